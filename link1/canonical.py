@@ -33,6 +33,10 @@ MAX_INTEGER = 2**53 - 1
 MAX_DEPTH = 16
 """Nesting that any object of the contract stays far below; the outermost object counts as 1."""
 
+CARRYING_DEPTH = MAX_DEPTH + 3
+"""Nesting of a sealed batch of wrappers. A wrapper is the second level of its message (the body), and the
+fifth of a record: around it are the record's object and body, the items and the item."""
+
 
 def canonical_bytes(value: Mapping[str, Any]) -> bytes:
     """Return the RFC 8785 bytes of `value`. Raises FormatError for what JSON cannot carry exactly."""
@@ -68,28 +72,35 @@ def _is_plain(value: object, depth: int) -> bool:
     return kind is list and all(_is_plain(item, depth - 1) for item in value)  # type: ignore[attr-defined]
 
 
-def read_strict(data: bytes, *, max_bytes: int) -> JsonObject:
+def nesting(value: object) -> int:
+    """How deep a JSON value is nested, as MAX_DEPTH counts; the caller bounds it."""
+    if isinstance(value, dict):
+        return 1 + max(map(nesting, value.values()), default=0)
+    return 1 + max(map(nesting, value), default=0) if isinstance(value, list) else 0
+
+
+def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JsonObject:
     """Parse one JSON object from `data`, refusing everything that two readers could see differently.
 
-    `max_bytes` is checked before anything is parsed. Raises FormatError; its message names the fault and
-    repeats nothing that was received.
+    `max_bytes` and `max_depth` are checked before anything is parsed. Raises FormatError; its message names
+    the fault and repeats nothing that was received.
     """
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
-    value = read_value(data, _INTEGERS)
+    value = read_value(data, _INTEGERS, max_depth)
     if not isinstance(value, dict):
         raise FormatError("message is not a JSON object")
     return value
 
 
-def read_value(data: bytes, decoder: json.JSONDecoder) -> object:
+def read_value(data: bytes, decoder: json.JSONDecoder, max_depth: int = MAX_DEPTH) -> object:
     """Parse one JSON value as strictly as `read_strict`, with the numbers that `decoder` takes. The caller
     bounds the size of `data`. Raises FormatError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise FormatError("message is not UTF-8") from None
-    _check_depth(data)
+    _check_depth(data, max_depth)
     try:
         value: object = decoder.decode(text)
     except (json.JSONDecodeError, RecursionError):
@@ -107,15 +118,15 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-def _check_depth(data: bytes) -> None:
-    """Refuse nesting beyond MAX_DEPTH before the recursive parser sees it, in time linear in `data`."""
-    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+def _check_depth(data: bytes, max_depth: int) -> None:
+    """Refuse nesting beyond `max_depth` before the recursive parser sees it, in time linear in `data`."""
+    if data.count(b"{") + data.count(b"[") <= max_depth:
         return
     brackets = _STRINGS.sub(b"", data).translate(_ONE_KIND, _NO_BRACKETS)
-    for _ in range(MAX_DEPTH):
+    for _ in range(max_depth):
         brackets = brackets.replace(b"[]", b"")  # the innermost level
     if brackets:
-        raise FormatError(f"message is nested deeper than {MAX_DEPTH}, or its brackets do not match")
+        raise FormatError(f"message is nested deeper than {max_depth}, or its brackets do not match")
 
 
 def object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:

@@ -24,7 +24,7 @@ from link1.bodies import (
     MailNone,
     MailPull,
 )
-from link1.canonical import JsonObject
+from link1.canonical import CARRYING_DEPTH, MAX_DEPTH, JsonObject, nesting
 from link1.envelope import RULES, Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import (
@@ -55,6 +55,8 @@ MAX_REMEMBERED_EVIDENCE = 4096
 """`bad_decision` is said once for each distinct message; beyond so many the oldest may be said again."""
 MAX_HELD_VERDICTS = 16
 """A hand makes one every second or two, and an ACK that is missing for longer ends the session."""
+_UNSIGNED_DEPTH = MAX_DEPTH - (CARRYING_DEPTH - MAX_DEPTH) - 1
+"""Inside a sealed batch it then stays within MAX_DEPTH. Decisions and passages of the contract have 2."""
 
 
 class DeviceEnd(DrivenEnd[DeviceEvent]):
@@ -269,7 +271,10 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
 
     def _serve_evidence(self, message: Message) -> list[DeviceEvent]:
         """A decision or passage. It completes something under the key that proved itself in this session,
-        whatever time it names, or under another one of the validator's that counted at that time."""
+        whatever time it names, or under another one of the validator's that counted at that time.
+
+        A wrong one that anyone in the cable may have made is counted alone where it is nested deeper than
+        every service reads in a batch."""
         kind = RULES[message.type].signed
         wrapper = message.body
         if kind is None:
@@ -278,8 +283,10 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
             wrong, obj = self._weigh(kind, wrapper)
             if wrong is not None:
                 self.bad_signatures += wrong is Backing.UNSIGNED
-                first = self.refuse_evidence(message.type, wrapper)
-                return [WrongEvidence(message.type, wrapper, wrong)] if first else []
+                kept = self.refuse_evidence(message.type, wrapper) and (
+                    wrong is not Backing.UNSIGNED or nesting(wrapper) <= _UNSIGNED_DEPTH
+                )
+                return [WrongEvidence(message.type, wrapper, wrong)] if kept else []
             if kind is Kind.DECISION:
                 return [DecisionReceived(Decision.from_obj(obj), wrapper)]
             return [PassageReceived(Passage.from_obj(obj), wrapper)]

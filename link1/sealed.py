@@ -20,7 +20,14 @@ from pyhpke import AEADId, CipherSuite, KDFId, KEMId, PyHPKEError
 
 from link1 import members
 from link1.bodies import Box
-from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_strict
+from link1.canonical import (
+    CARRYING_DEPTH,
+    JsonObject,
+    b64_decode,
+    b64_encode,
+    canonical_bytes,
+    read_strict,
+)
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SealKey, SealPublicKey, SigningKey
 from link1.members import HEX32, HEX64, NAME
@@ -206,7 +213,7 @@ def open_record(record: JsonObject, ciphertext: bytes, key: SealKey) -> tuple[st
     except (PyHPKEError, ValueError):  # a low-order key raises a bare ValueError
         raise SealError("malformed", "the record does not open under this key") from None
     try:
-        message = read_strict(plaintext, max_bytes=INBOX_CT_MAX_BYTES)
+        message = read_strict(plaintext, max_bytes=INBOX_CT_MAX_BYTES, max_depth=CARRYING_DEPTH)
         members.version_1(message)
         return members.text(message, "type", _PLAINTEXT_TYPE), members.nested(message, "body")
     except FormatError as error:

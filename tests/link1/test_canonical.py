@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from link1.canonical import MAX_INTEGER, b64_decode, b64_encode, canonical_bytes, read_strict
+from link1.canonical import (
+    CARRYING_DEPTH,
+    MAX_DEPTH,
+    MAX_INTEGER,
+    b64_decode,
+    b64_encode,
+    canonical_bytes,
+    nesting,
+    read_strict,
+)
 from link1.errors import FormatError
 
 JSON = st.recursive(
@@ -70,6 +79,14 @@ def test_depth_counts_the_outermost_object_and_not_what_stands_in_strings() -> N
     deepest = b'{"a":' + b"[" * 15 + b"]" * 15 + b"}"
     read_strict(deepest, max_bytes=100)
     assert read_strict(b'{"a":"' + b"[{" * 40 + b'\\""}', max_bytes=200) == {"a": "[{" * 40 + '"'}
+
+
+def test_a_reader_of_what_carries_messages_may_go_deeper() -> None:
+    deepest = b'{"a":' + b"[" * (CARRYING_DEPTH - 1) + b"]" * (CARRYING_DEPTH - 1) + b"}"
+    value = read_strict(deepest, max_bytes=100, max_depth=CARRYING_DEPTH)
+    assert nesting(value) == CARRYING_DEPTH > MAX_DEPTH
+    with pytest.raises(FormatError, match=f"deeper than {CARRYING_DEPTH - 1}"):
+        read_strict(deepest, max_bytes=100, max_depth=CARRYING_DEPTH - 1)
 
 
 def test_size_is_checked_before_anything_else() -> None:

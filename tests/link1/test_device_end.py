@@ -156,6 +156,25 @@ def test_wrong_evidence_is_kept_and_answered_once_for_each_distinct_message(kind
     assert end_of(script).bad_signatures == 3, "the repeated one is counted, and not answered"
 
 
+@pytest.mark.parametrize(("arrays", "is_kept"), [(10, True), (11, False), (13, False)])
+def test_unsigned_evidence_nested_deeper_than_a_batch_is_read_is_counted_alone(
+    arrays: int, is_kept: bool
+) -> None:
+    """13 arrays fill the 16 levels of a message; a sealed batch adds three levels to what was its body."""
+    deep: list[object] = []
+    for _ in range(arrays - 1):
+        deep = [deep]
+    unsigned = sign_object(Kind.DECISION, DECISION.to_obj() | {"x": deep}, STRANGER_KEY)
+    script = proven()
+    script.send("decision", unsigned)
+    assert script.events == [WrongEvidence(MessageType.DECISION, unsigned, Backing.UNSIGNED)] * is_kept
+    assert script.take_messages() == [("error", {"code": "bad_decision", "about": "decision"})]
+    assert end_of(script).bad_signatures == 1
+    own = sign_object(Kind.DECISION, DECISION.to_obj() | {"x": deep}, VALIDATOR_KEY)
+    script.send("decision", own)
+    assert isinstance(script.events[-1], DecisionReceived), "what the validator signs is taken"
+
+
 def test_the_engine_refuses_what_does_not_fit_a_verdict_through_the_same_memory() -> None:
     script = proven()
     wrapper = sign_object(Kind.DECISION, DECISION.to_obj(), VALIDATOR_KEY)

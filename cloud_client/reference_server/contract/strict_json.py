@@ -7,14 +7,14 @@ as in RFC 8785 and JSON Schema. Any other is a float: valid JSON, which the sche
 import json
 
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
-from link1.canonical import MAX_INTEGER, object_without_duplicates, read_value, refuse_number
+from link1.canonical import MAX_DEPTH, MAX_INTEGER, object_without_duplicates, read_value, refuse_number
 from link1.errors import FormatError
 
 
-def read_body(data: bytes) -> object:
+def read_body(data: bytes, max_depth: int = MAX_DEPTH) -> object:
     """The one JSON value in ``data``, whose size the caller has bounded. Problem 400 for anything else."""
     try:
-        return read_value(data, _NUMBERS)
+        return read_value(data, _NUMBERS, max_depth)
     except FormatError:
         raise Problem(ProblemCode.MALFORMED_JSON) from None
 

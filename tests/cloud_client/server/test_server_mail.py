@@ -12,6 +12,8 @@ from cloud_client.reference_server.domain.mail import listing as mail_listing
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
 from link1.canonical import b64_decode, b64_encode
+from link1.envelope import MessageType, Role, encode_message, read_message
+from link1.frames import Channel
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, object_ref, sign_object, verify_object
 from tests.cloud_client.server.mail_harness import Mailbox
@@ -98,6 +100,28 @@ def test_verdicts_go_through_the_mail(tenant: Tenant, partner: Partner, mail: Ma
     assert (again["accepted"], again["duplicates"], again["acked_upto_seq"]) == ([], [1, 1], 1)
     assert len(partner.get("/v1/verdicts")["data"]) == 1
     assert mail.fetch(partner) == [(RECEIPT, {"device_id": "gate-1", "acked_upto_seq": 1})]
+
+
+def test_a_wrapper_as_deep_as_a_message_of_the_cable_blocks_no_mail(partner: Partner, mail: Mailbox) -> None:
+    """A forged decision: whoever is in the cable may send one to a device, which mails it as evidence."""
+    verdict = mail.device.verdict()
+    deep: list[Any] = []
+    for _ in range(12):
+        deep = [deep]
+    forged = decision(verdict, SigningKey.generate())
+    forged["decision_obj"]["x"] = deep
+    message = encode_message(MessageType.DECISION, forged)
+    assert read_message(message, Role.VALIDATOR, Channel.CONTROL).body == forged
+    item = {"signed_verdict": verdict, "signed_decision": forged}
+    batch = mail.sealed("svc.verdicts.batch", {"items": [item]})
+    answer = mail.hand_in(
+        partner, batch, mail.report(), mail.sealed("svc.verdicts.batch", {"items": [[item]]})
+    )
+    assert (answer["accepted"], answer["acked_upto_seq"]) == ([1, 2], 2)
+    assert answer["rejected"][0]["code"] == "malformed", "nothing in a batch is nested deeper"
+    assert mail.device.upload(item)["duplicates"] == [object_ref(verdict)], (
+        "the device's own route reads it too"
+    )
 
 
 def test_contents_are_applied_in_the_order_of_their_seqs(partner: Partner, mail: Mailbox) -> None:

@@ -393,9 +393,9 @@ async def _read(operation: Operation, body: bytes) -> object:
     """
     crowded = len(body) - len(body.translate(None, b",[{")) > operation.max_values
     if len(body) <= MAX_JSON_BYTES:
-        value = read_body(body)
+        value = read_body(body, operation.max_depth)
     elif not crowded:
-        value = await asyncio.to_thread(read_body, body)
+        value = await asyncio.to_thread(read_body, body, operation.max_depth)
     if crowded:
         raise invalid("", "range")
     return value

@@ -19,6 +19,7 @@ from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.rate_limit import Rate
+from link1.canonical import MAX_DEPTH
 
 MAX_VALUES: Final = 2048
 MAX_VALUES_OF_A_BATCH: Final = 16_384
@@ -131,6 +132,8 @@ class Operation:
     polled: bool = False
     """Thousands of devices may ask for it at the same moment: a few of them are carried out at once."""
     max_bytes: int = MAX_JSON_BYTES
+    max_depth: int = MAX_DEPTH
+    """How deep its body may be nested."""
     max_values: int = MAX_VALUES
     """About how many values a body may have; counted before its JSON is parsed."""
     for_revoked: bool = False

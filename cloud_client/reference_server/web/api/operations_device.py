@@ -15,6 +15,7 @@ from cloud_client.reference_server.domain.people import enrollments
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.web.api.operation import MAX_VALUES_OF_A_BATCH, Keyed, Operation, Surface
 from cloud_client.reference_server.web.api.rate_limit import Rate
+from link1.canonical import CARRYING_DEPTH
 
 _MAX_SEQ = 2**53 - 1
 
@@ -137,6 +138,7 @@ DEVICE_OPERATIONS: Final = (
         bodies=(bodies.VerdictBatch,),
         keyed=Keyed.REQUIRED,
         max_bytes=MAX_BULK_JSON_BYTES,
+        max_depth=CARRYING_DEPTH,
         max_values=MAX_VALUES_OF_A_BATCH,
     ),
     Operation(
