@@ -137,7 +137,7 @@ class EnrolmentDesk:
         self._do(self.flow.redeem_answered(request_id, answer, self.clock.monotonic_ms()))
 
     def _answered(self, upload_id: int, answer: EnrolmentAnswer) -> None:
-        self._do(self.flow.answered(upload_id, answer))
+        self._do(self.flow.answered(upload_id, answer, self.clock.monotonic_ms()))
 
     def _show(self, shown: EnrolmentShown) -> None:
         self.shown = shown

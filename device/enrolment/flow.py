@@ -11,7 +11,7 @@ and differ from the other hand's, because a bad template leads to false matches 
     effects = flow.qr_seen(payload, now_ms)       # or flow.code_typed(code, now_ms), flow.redeem_answered(…)
     effects = flow.accept(version, purposes, at_ms, now_ms)
     effects = flow.look(look, now_ms)             # every frame examined while flow.busy
-    effects = flow.answered(upload_id, answer)
+    effects = flow.answered(upload_id, answer, now_ms)
     effects = flow.tick(now_ms)                   # at flow.next_deadline_ms
 
 A device does either a passage or an enrolment: the caller passes QR codes in only while no passage is being
@@ -187,7 +187,9 @@ class EnrolmentFlow:
             session = read_redeemed(answer.body)
         except FormatError:
             return [EnrolmentFailed("", "unreadable_answer")]
-        return self.begin(session, now_ms)
+        # Of a session that is over a QR code in view says nothing; who has typed a code waits for an answer.
+        over = EnrolmentFailed(session.session_id, "enrollment_session_invalid")
+        return self.begin(session, now_ms) or [over]
 
     def begin(self, session: EnrolmentSession, now_ms: int) -> list[Effect]:
         """Begin `session`, unless another is in progress or this one has ended."""
@@ -236,7 +238,7 @@ class EnrolmentFlow:
             return self._hand_done(running, now_ms)
         return self._prompt(running, Step.SHOW_HAND, hint, now_ms)
 
-    def answered(self, upload_id: int, answer: EnrolmentAnswer) -> list[Effect]:
+    def answered(self, upload_id: int, answer: EnrolmentAnswer, now_ms: int) -> list[Effect]:
         """The service has answered an upload; answers to uploads of earlier sessions are ignored."""
         running = self._running
         if running is None or running.phase is not _Phase.SENDING or running.upload_id != upload_id:
@@ -248,8 +250,8 @@ class EnrolmentFlow:
         if answer.code == "validation_failed" and running.offers:
             # A QR code does not name the hands of its session, and the service refuses any other set.
             return [self._offer(running)]
-        self._end(running)
-        return [EnrolmentFailed(running.session.session_id, answer.code or "refused")]
+        # The session is still open where what it lacks can be put right, such as a consent.
+        return self._give_up(running, answer.code or "refused", now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """A deadline may have passed."""
@@ -263,10 +265,10 @@ class EnrolmentFlow:
             return self._give_up(running, "no_answer", now_ms)
         if self.busy and running.tries < TRIES:
             return self._try_again(running, now_ms)
+        if running.phase is _Phase.SENDING:
+            return self._give_up(running, "not_sent", now_ms)
         session = running.session
         self._end(running)
-        if running.phase is _Phase.SENDING:
-            return [EnrolmentFailed(session.session_id, "not_sent")]
         # The reason (quality, liveness, the wrong hand) is not disclosed.
         report = Upload(self._new_id(), write_failure(session.token))
         return [report, EnrolmentFailed(session.session_id, "capture_rejected")]
@@ -357,7 +359,7 @@ class EnrolmentFlow:
         return Upload(running.upload_id, write_enrolment(token, self.model_id, captured, running.consents))
 
     def _give_up(self, running: _Running, code: str, now_ms: int) -> list[Effect]:
-        """End without informing the service; a code still in view does not start the session again."""
+        """End what may still be open at the service; a code still in view does not start it again."""
         self._end(running, remember=False)
         self._rests = running.session.session_id, now_ms + CODE_RESTS_MS
         return [EnrolmentFailed(running.session.session_id, code)]

@@ -155,7 +155,7 @@ def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten() -> None
     upload = bench.both_hands()
     assert any(capture.vector.any() for capture in bench.captures)
     body = b'{"session_id":"x","subject_ref":"' + b"ab" * 16 + b'"}'
-    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201, body=body)) == [
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201, body=body), bench.now_ms) == [
         EnrolmentAccepted(SESSION_ID, review=False)
     ]
     assert not any(capture.vector.any() for capture in bench.captures)
@@ -173,7 +173,7 @@ def test_the_camera_is_free_before_and_after() -> None:
 def test_under_review_is_said_so() -> None:
     bench = Bench()
     upload = bench.both_hands()
-    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(202, body=b"no json")) == [
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(202, body=b"no json"), bench.now_ms) == [
         EnrolmentAccepted(SESSION_ID, review=True)
     ]
 
@@ -186,7 +186,7 @@ def test_the_code_seen_again_changes_nothing_during_and_after() -> None:
     assert bench.flow.qr_seen(other, bench.now_ms) == []
     bench = Bench()
     upload = bench.both_hands()
-    bench.flow.answered(upload.upload_id, EnrolmentAnswer(201))
+    bench.flow.answered(upload.upload_id, EnrolmentAnswer(201), bench.now_ms)
     assert bench.flow.qr_seen(CODE, bench.now_ms) == []
     assert bench.flow.qr_seen(other, bench.now_ms) != []
 
@@ -388,7 +388,7 @@ def test_the_second_minute_without_a_capture_ends_the_session() -> None:
     assert read(report) == {"token": TOKEN, "failed": "capture_rejected"}
     assert failed == EnrolmentFailed(SESSION_ID, "capture_rejected")
     assert bench.flow.next_deadline_ms is None
-    assert bench.flow.answered(report.upload_id, EnrolmentAnswer(200)) == []
+    assert bench.flow.answered(report.upload_id, EnrolmentAnswer(200), bench.now_ms) == []
     assert bench.begin() == []
 
 
@@ -411,7 +411,7 @@ def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     upload = bench.uploads()[0]
     assert hands_in(upload) == ["R"] * 3
     # The session said which hands it wants: a refusal is no riddle to be tried at.
-    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(422, "validation_failed")) == [
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(422, "validation_failed"), bench.now_ms) == [
         EnrolmentFailed(SESSION_ID, "validation_failed")
     ]
 
@@ -420,14 +420,18 @@ def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand() -> Non
     bench = Bench()
     upload = bench.both_hands()
     refused = EnrolmentAnswer(422, "validation_failed")
-    (second,) = bench.flow.answered(upload.upload_id, refused)
+    (second,) = bench.flow.answered(upload.upload_id, refused, bench.now_ms)
     assert isinstance(second, Upload)
     assert hands_in(second) == ["L"] * 3
-    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201)) == []  # an answer to the first again
-    (third,) = bench.flow.answered(second.upload_id, refused)
+    assert (
+        bench.flow.answered(upload.upload_id, EnrolmentAnswer(201), bench.now_ms) == []
+    )  # an answer to the first again
+    (third,) = bench.flow.answered(second.upload_id, refused, bench.now_ms)
     assert isinstance(third, Upload)
     assert hands_in(third) == ["R"] * 3
-    assert bench.flow.answered(third.upload_id, refused) == [EnrolmentFailed(SESSION_ID, "validation_failed")]
+    assert bench.flow.answered(third.upload_id, refused, bench.now_ms) == [
+        EnrolmentFailed(SESSION_ID, "validation_failed")
+    ]
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
@@ -435,7 +439,7 @@ def test_a_refusal_is_final_and_in_the_service_s_word() -> None:
     bench = Bench()
     upload = bench.both_hands()
     answer = EnrolmentAnswer(403, "enrollment_session_invalid")
-    assert bench.flow.answered(upload.upload_id, answer) == [
+    assert bench.flow.answered(upload.upload_id, answer, bench.now_ms) == [
         EnrolmentFailed(SESSION_ID, "enrollment_session_invalid")
     ]
 
@@ -540,6 +544,32 @@ def test_terms_that_cannot_be_shown_are_not_asked() -> None:
     assert bench.flow.idle
 
 
+def test_after_a_refusal_the_same_code_typed_again_begins_the_session_again() -> None:
+    """The operator has recorded the consent meanwhile; the session is still open."""
+    bench = Bench()
+    shown = redeem(bench, hands_required=["L"])
+    bench.show("L")
+    (refused,) = bench.uploads()
+    bench.flow.answered(refused.upload_id, EnrolmentAnswer(422, "consent_required"), bench.now_ms)
+    assert bench.begin() == [], "its QR code, still in view, does not"
+    assert redeem(bench, hands_required=["L"]) == shown
+    bench.show("L")
+    sent = bench.uploads()[-1]
+    bench.flow.answered(sent.upload_id, EnrolmentAnswer(201), bench.now_ms)
+    assert redeem(bench) == [EnrolmentFailed(SESSION_ID, "enrollment_session_invalid")], "it is over"
+    assert bench.flow.idle
+
+
+def test_a_session_whose_palms_were_not_sent_can_be_shown_again() -> None:
+    bench = Bench()
+    bench.both_hands()
+    deadline_ms = bench.flow.next_deadline_ms
+    assert deadline_ms is not None
+    bench.wait(deadline_ms - bench.now_ms)
+    bench.now_ms += 3_000
+    assert bench.begin() == [prompt(Step.SHOW_HAND, "L")]
+
+
 def test_a_service_that_does_not_answer_a_code_is_given_up() -> None:
     bench = screen()
     asked = bench.flow.code_typed("4F7K9QRT", bench.now_ms)[-1]
@@ -620,7 +650,9 @@ def happen(bench: Bench, kind: str, hand: HandName, variant: int) -> list[Effect
             return flow.tick(now_ms)
         case "answer":
             last = bench.uploads()[-1:]
-            return [e for upload in last for e in flow.answered(upload.upload_id, ANSWERS[variant % 3])]
+            return [
+                e for upload in last for e in flow.answered(upload.upload_id, ANSWERS[variant % 3], now_ms)
+            ]
         case _:
             return flow.cancel(now_ms)
 
