@@ -231,8 +231,9 @@ class Gallery:
                 foreign = changes.count > 0 and (view.foreign_model or others)
                 index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
             self._view = View(held, index, foreign)
+            self._store.scrub_due |= changes.scrub  # also where the witness cannot be written
             self._store.keep_witness(held)
-            if changes.scrub:
+            if self._store.scrub_due:
                 self._store.scrub()
             erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
             if self._staging is not None and is_overtaken(self._staging, held.position, erased=erased):

@@ -67,8 +67,9 @@ class Store:
         """Open the file in `folder`, making both where absent. Raises StoreError."""
         self._folder = folder
         self._sealer = sealer
-        self.scrub_due = False
-        """Something that was deleted may still be found in the write-ahead log."""
+        self.scrub_due = True
+        """Something that was deleted may still be found in the write-ahead log, also from before a power cut:
+        the first write after a start overwrites it."""
         try:
             self._db = _opened(folder)
             try:

@@ -13,8 +13,10 @@ import pytest
 
 from gallery.codes import Coder
 from gallery.errors import StoreError
+from gallery.records import Held
 from gallery.seal import Sealer, Template, pack_template, unpack_template
-from gallery.store import FILE_NAME
+from gallery.store import FILE_NAME, Store
+from gallery.witness import Witness
 from tests import REPOSITORY
 from tests.gallery.gallery_service import (
     DATA_KEY,
@@ -174,6 +176,51 @@ def test_an_erased_palm_is_gone_from_every_file(tmp_path: Path) -> None:
     assert kept[20:60] in disk
     assert who(gallery, 2) is None
     assert who(gallery, 4) == subject_ref(2)
+    gallery.close()
+
+
+def test_an_erasure_whose_overwriting_a_power_cut_took_is_finished_after_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = filled(tmp_path / "a")
+    connection = sqlite3.connect(tmp_path / "a" / FILE_NAME)
+    sealed = connection.execute("SELECT sealed FROM template WHERE number = 1").fetchone()[0]
+    connection.close()
+    gallery = service.open(tmp_path / "a")
+    gallery.remember_time(at(60_000))  # what is due since the start is done
+    service.tombstone(1)
+    with monkeypatch.context() as power:
+        power.setattr(Store, "scrub", lambda _: shutil.copytree(tmp_path / "a", tmp_path / "b"))
+        gallery.apply_deltas(service.deltas(18), at(61_000))
+    gallery.close()
+    assert sealed[20:60] in on_disk(tmp_path / "b")
+    started = service.open(tmp_path / "b", now=at(62_000))
+    assert (started.position.seq, who(started, 2)) == (19, None)
+    started.remember_time(at(122_000))
+    assert sealed[20:60] not in on_disk(tmp_path / "b")
+    started.close()
+
+
+def test_an_erasure_is_overwritten_though_the_witness_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    sealed = connection.execute("SELECT sealed FROM template WHERE number = 1").fetchone()[0]
+    connection.close()
+    gallery = service.open(tmp_path)
+    gallery.remember_time(at(60_000))
+    service.tombstone(1)
+
+    def full(_witness: Witness, _held: Held) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as disk, pytest.raises(StoreError, match="witness"):
+        disk.setattr(Witness, "keep", full)
+        gallery.apply_deltas(service.deltas(18), at(61_000))
+    assert (gallery.position.seq, sealed[20:60] in on_disk(tmp_path)) == (19, True)
+    gallery.remember_time(at(122_000))
+    assert sealed[20:60] not in on_disk(tmp_path)
     gallery.close()
 
 
