@@ -70,7 +70,7 @@ class RowReader:
                     f"WHERE number IN ({marks}) AND +generation = ? AND seq <= ?",
                     [*numbers, generation, seq],
                 ).fetchall()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: damaged bytes in its message
                 raise StoreError(
                     f"the gallery store cannot be read ({error}); check the disk; if the file is damaged, "
                     "remove the gallery folder, and the device takes a fresh snapshot"

@@ -76,7 +76,8 @@ class Sealer:
                 decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], table + row_id + seq.to_bytes(8, "big"))
                 for row_id, seq, sealed in rows
             ]
-        except (InvalidTag, ValueError) as error:
+        except (InvalidTag, ValueError, TypeError, AttributeError, OverflowError) as error:
+            # A damaged bit can give a column another type or sign.
             raise StoreError(
                 "a row of the gallery store does not open: it was damaged, or belongs to another data key; "
                 "remove the gallery folder, and the device takes a fresh snapshot"

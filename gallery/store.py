@@ -77,7 +77,7 @@ class Store:
             except OSError:
                 self._db.close()
                 raise
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
             raise StoreError(
                 f"the gallery store in {folder} cannot be opened ({error}); if another palmd is running, "
                 "stop it; if the file is damaged, remove the folder, and the device takes a fresh snapshot"
@@ -88,7 +88,7 @@ class Store:
         """Whatever SQLite raises inside comes out as StoreError."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: its message quotes damaged bytes
             raise StoreError(
                 f"the gallery store cannot be read or written ({error}); check the disk and its free space"
             ) from error

@@ -41,7 +41,7 @@ class RowSeal:
             return self._aead.decrypt(
                 sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _place(table, row_id, seq)
             )
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):  # TypeError: a damaged bit made the row text, or nothing
             raise SealBroken(f"a row of {table} does not open") from None
 
 

@@ -100,6 +100,10 @@ def test_another_stream_is_not_served_from_it(tmp_path: Path) -> None:
         "DELETE FROM template WHERE number = 3",
         "UPDATE state SET seq = seq - 1",
         "UPDATE state SET sealed = randomblob(200)",
+        "UPDATE template SET template_id = CAST(template_id AS TEXT) WHERE number = 3",
+        "UPDATE template SET seq = 'text' WHERE number = 3",
+        "UPDATE template SET seq = -1 WHERE number = 3",
+        "UPDATE template SET sealed = 1 WHERE number = 3",
     ],
 )
 def test_rows_moved_changed_or_taken_away_are_found_out(tmp_path: Path, change: str) -> None:
@@ -115,6 +119,16 @@ def test_rows_moved_changed_or_taken_away_are_found_out(tmp_path: Path, change: 
 def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
     service = filled(tmp_path)
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="remove the folder"):
+        service.open(tmp_path)
+
+
+def test_a_damaged_bit_in_the_schema_says_what_to_do(tmp_path: Path) -> None:
+    """SQLite quotes the damaged bytes in its message, which is then no UTF-8."""
+    service = filled(tmp_path)
+    data = bytearray((tmp_path / FILE_NAME).read_bytes())
+    data[data.index(b"CREATE TABLE template") + 3] ^= 1 << 7
+    (tmp_path / FILE_NAME).write_bytes(data)
     with pytest.raises(StoreError, match="remove the folder"):
         service.open(tmp_path)
 

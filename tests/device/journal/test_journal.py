@@ -473,16 +473,16 @@ def test_every_release_knows_the_file_as_a_journal(path: Path) -> None:
     assert path.read_bytes()[68:72] == b"PAJ1"
 
 
-def test_rows_open_in_their_own_place_only(path: Path) -> None:
+@pytest.mark.parametrize(
+    "sealed", ["(SELECT sealed FROM verdict_objects ORDER BY seq LIMIT 1)", "CAST(sealed AS TEXT)", "1"]
+)
+def test_rows_open_in_their_own_place_only_and_with_their_own_type(path: Path, sealed: str) -> None:
     journal = open_journal(path)
     append(journal, "a")
     append(journal, "b")
     journal.close()
-    tamper(
-        path,
-        "UPDATE verdict_objects SET sealed = (SELECT sealed FROM verdict_objects ORDER BY seq LIMIT 1)",
-    )
-    with pytest.raises(JournalError, match="does not open"):
+    tamper(path, f"UPDATE verdict_objects SET sealed = {sealed}")
+    with pytest.raises(JournalError, match=r"does not open|Could not decode"):
         open_journal(path)
 
 
