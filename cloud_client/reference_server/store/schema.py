@@ -543,6 +543,13 @@ _EPOCHS = (
     "CREATE INDEX templates_by_id ON templates (stream, template_id)",
 )
 
+_RECEIVED = (
+    # The sweep deletes verdicts by it.
+    "CREATE INDEX verdicts_received ON verdicts (received_ms)",
+    # Whether a record has been given out since it was last sealed: a refusal before that is of another copy.
+    "ALTER TABLE inbox ADD COLUMN listed INTEGER NOT NULL DEFAULT 1",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -551,8 +558,7 @@ MIGRATIONS: Final = (
     _FLEET,
     _WRAPPING,
     _EPOCHS,
-    # The sweep deletes by it.
-    ("CREATE INDEX verdicts_received ON verdicts (received_ms)",),
+    _RECEIVED,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

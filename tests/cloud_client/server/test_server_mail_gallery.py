@@ -272,6 +272,26 @@ def test_a_head_that_is_refused_again_and_again_gives_way(
     assert kinds == [HEAD, HEAD, HEAD, "svc.post.receipt"]
 
 
+def test_refusals_of_one_copy_count_once_until_the_next_copy_is_fetched(
+    tenant: Tenant, partner: Partner, mail: Mailbox
+) -> None:
+    """A device reports every thirty seconds what it refuses; the carrier comes by once in that time."""
+    mail.hand_in(partner, mail.report())
+    mail.applied_seq = 1
+    mail.records(partner, after_seq=1)
+    refused = [{"seq": 2, "code": "malformed"}]
+    for _ in range(6):
+        mail.hand_in(partner, mail.report(refused=refused))
+    assert mail.opened(mail.records(partner, after_seq=1)[0])[0] == HEAD
+    mail.applied_seq = 1
+    kinds = []
+    for _ in range(3):
+        mail.hand_in(partner, mail.report(refused=refused))
+        kinds.append(mail.opened(mail.records(partner, after_seq=1)[0])[0])
+        mail.applied_seq = 1
+    assert kinds == [HEAD, HEAD, "svc.post.receipt"], "what is refused by itself gives way in the end"
+
+
 def test_no_palm_lies_open_in_the_inbox(own_cloud: Cloud) -> None:
     tenant = own_cloud.new_tenant()
     partner, mail = tenant.partner(), Mailbox(tenant.device("far-away"))

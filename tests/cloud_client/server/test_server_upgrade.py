@@ -18,6 +18,8 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "ALTER TABLE inbox DROP COLUMN listed",
+    "DROP INDEX verdicts_received",
     "DROP VIEW gallery_templates",
     "DROP INDEX templates_by_id",
     "ALTER TABLE streams DROP COLUMN kept_epoch",

@@ -198,14 +198,14 @@ def _reissue(
     if all(item.seq != next_seq for item in report.refused):
         return
     row = tx.one(
-        """SELECT kind, body, reissues FROM inbox
+        """SELECT kind, body, reissues, listed FROM inbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
         seq=next_seq,
     )
-    if row is None:
-        return
+    if row is None or not row["listed"]:
+        return  # nobody has fetched the copy that is in the inbox now: what was refused is one of before
     kind = MailKind(row["kind"])
     if kind.is_gallery:
         # The pages behind it would not fit any more: all of them go, and the report is answered again.

@@ -7,7 +7,7 @@ from cloud_client.reference_server.contract.answers import InboxPage
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, b64_encode
 
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -17,10 +17,14 @@ _RECORD_ROOM: Final = 1024
 
 async def list_device_inbox(call: Call, store: AsyncStore) -> ApiAnswer:
     """listDeviceInbox: what follows ``after_seq``, at most ``limit`` records and 8 MiB."""
-    return ApiAnswer(200, await store.read_aside(lambda tx: _inbox_page(call, tx)))
+    page, resealed = await store.read_aside(lambda tx: _inbox_page(call, tx))
+    if resealed:
+        await store.write(lambda tx: _note_listed(tx, resealed))
+    return ApiAnswer(200, page)
 
 
-def _inbox_page(call: Call, tx: Tx) -> InboxPage:
+def _inbox_page(call: Call, tx: Tx) -> tuple[InboxPage, list[Row]]:
+    """The page, and the records on it that were sealed again and not listed since."""
     device = row_by_id(tx, call.environment, call.path["device_id"])
     after_seq, limit = call.query["after_seq"], call.query["limit"]
     where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
@@ -40,9 +44,10 @@ def _inbox_page(call: Call, tx: Tx) -> InboxPage:
             break
         count += 1
     data: list[JsonObject] = []
+    resealed: list[Row] = []
     if count:
         rows = tx.all(
-            """SELECT record, ct FROM inbox
+            """SELECT tenant_id, device_id, seq, reissues, listed, record, ct FROM inbox
                WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq BETWEEN :low AND :high
                ORDER BY seq""",
             low=listed[0]["seq"],
@@ -50,9 +55,25 @@ def _inbox_page(call: Call, tx: Tx) -> InboxPage:
             **where,
         )
         data = [{**json.loads(row["record"]), "ct_b64": b64_encode(row["ct"])} for row in rows]
-    return InboxPage.of(
+        resealed = [row for row in rows if not row["listed"]]
+    page = InboxPage.of(
         device,
         data=data,
         has_more=count < len(listed),
         next_after_seq=listed[count - 1]["seq"] if count else after_seq,
     )
+    return page, resealed
+
+
+def _note_listed(tx: Tx, resealed: list[Row]) -> None:
+    """Note that records were given out, as far as they were not sealed again meanwhile."""
+    for row in resealed:
+        tx.run(
+            """UPDATE inbox SET listed = 1
+               WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq
+                 AND reissues = :reissues""",
+            tenant_id=row["tenant_id"],
+            device_id=row["device_id"],
+            seq=row["seq"],
+            reissues=row["reissues"],
+        )

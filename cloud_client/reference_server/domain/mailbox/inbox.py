@@ -87,7 +87,7 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now
     record, ciphertext = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
     tx.run(
         """UPDATE inbox SET kind = :kind, record = :record, ct = :ct, body = :body,
-                  release_seq = :release_seq, reissues = reissues + 1
+                  release_seq = :release_seq, reissues = reissues + 1, listed = 0
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
         seq=seq,
         kind=mail.kind.value,
