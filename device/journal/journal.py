@@ -140,7 +140,9 @@ class Journal:
     def find_txn(self, txn_id: str) -> TxnMemory | None:
         """The journal's memory of `txn_id`. Raises JournalError."""
         with self._rows.reported():
-            if (found := self._verdict_of(txn_id)) is not None:
+            # An end counts although there is a verdict: see `remember_end`.
+            row = self._execute("SELECT request_ref, code FROM ended WHERE txn_id = ?", (txn_id,)).fetchone()
+            if row is None and (found := self._verdict_of(txn_id)) is not None:
                 request_ref, verdict = found
                 answers = self._rows.answers(verdict.seq, verdict.wrapper)
                 refs = {kind: object_ref(answer) for kind, answer in answers.items()}
@@ -151,7 +153,6 @@ class Journal:
                     decision_ref=refs.get(Kind.DECISION),
                     passage_ref=refs.get(Kind.PASSAGE),
                 )
-            row = self._execute("SELECT request_ref, code FROM ended WHERE txn_id = ?", (txn_id,)).fetchone()
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
 
     def _verdict_of(self, txn_id: str) -> tuple[str, StoredVerdict] | None:
@@ -165,12 +166,20 @@ class Journal:
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> bool:
         """Note durably that `txn_id` ended without a verdict; the first end counts. Returns whether this is
-        the first. Raises JournalError."""
+        the first. Raises JournalError.
+
+        A verdict that was stored although `append_verdict` failed, in the witness, was not said and never
+        will be: no answer to it is awaited, and the service gets it as one without an outcome.
+        """
         with self._rows.transaction():
             inserted = self._execute(
                 "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",
                 (txn_id, request_ref, str(code), self._now_ms()),
             )
+            unsaid = self._rows.number_of(bytes.fromhex(txn_id)) if inserted.rowcount == 1 else None
+            if unsaid is not None:
+                self._revise(unsaid, unknown=1)
+                self._set(unsaid, "open", False)
         return inserted.rowcount == 1
 
     def last(self) -> LastVerdict | None:

@@ -18,8 +18,10 @@ from device.journal.rows import Rows
 from device.journal.seal import RowSeal
 from device.journal.witness import VERDICTS, JournalWitness, Numbers
 from device.platform.files import with_checksum, without_checksum
+from device.values.transactions import TxnMemory
 from gallery.slots import Slots
 from link1.errors import FormatError
+from link1.objects import ErrorCode
 from tests.device.core_makers import DATA_KEY, make_decision, txn_id_of
 from tests.device.journal.journal_makers import append, make_journal, open_journal
 from tests.device.journal.test_journal_power import chain_of
@@ -396,6 +398,29 @@ def test_a_verdict_that_the_witness_does_not_take_is_not_said(
     again = open_journal(folder)
     assert not again.halted
     assert [one.seq for one in chain_of(again, 3)] == [1, 2, 3]
+    again.close()
+
+
+def test_a_verdict_that_was_not_said_is_never_given_and_goes_to_the_service_without_an_outcome(
+    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, folder = running
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Slots, "write", refuse)
+        with pytest.raises(JournalError, match="witness"):
+            append(journal, "0")
+    assert journal.remember_end(txn_id_of("0"), "1" * 32, ErrorCode.EXPIRED)
+    journal.close()
+    again = open_journal(folder)
+    assert again.find_txn(txn_id_of("0")) == TxnMemory(txn_id_of("0"), "1" * 32, ended=ErrorCode.EXPIRED)
+    assert again.unacknowledged(after_seq=0, upto_seq=9, limit=9) == []
+    (item,) = again.mail.unmailed(9).items
+    assert (item["signed_verdict"]["verdict"]["verdict_seq"], item["outcome_unknown"]) == (1, True)
+    assert append(again, "1").seq == 2
     again.close()
 
 
