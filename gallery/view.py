@@ -74,8 +74,9 @@ def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = 
     return View(held, Index(index.coder) if foreign else index, foreign)
 
 
-def peek(folder: Path, data_key: bytes) -> tuple[int, str | None] | None:
-    """The epoch, and the model_id of the first template (None while there is none); None without a store.
+def peek(folder: Path, data_key: bytes) -> tuple[int, str | None, HeldTime] | None:
+    """The epoch, the model_id of the first template (None while there is none), and what is known about time;
+    None without a store.
 
     Must not be called while a Gallery has the store open. Raises StoreError.
     """
@@ -87,7 +88,7 @@ def peek(folder: Path, data_key: bytes) -> tuple[int, str | None] | None:
             obj = store.state("held")
             if obj is None:
                 return None
-            held = Held.from_obj(obj)
-            return held.position.epoch, store.first_model(held.generation)
+            held = store.witness.brought_up(Held.from_obj(obj))
+            return held.position.epoch, store.first_model(held.generation), held.time
     finally:
         store.close()

@@ -94,9 +94,10 @@ async def open_device(
     policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
     mail = await journal_thread.do(journal.mail.position)
-    facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
-    # The gallery, which knows the time best, opens with the model; the service was heard at the latest then.
-    now_ms = max(clock.wall_ms(), pinned.service_ms)
+    facts, time = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
+    # As the running core will know the time: by another clock a start may undo what the core restarted for.
+    now = gallery_now(clock)
+    now_ms = time.after_restart(now, boot_id).at(now).last_known_ms
     model, updates = await journal_thread.do(lambda: open_models(config, facts, now_ms))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     if pad_fault:  # without the liveness network that its operator configured, a device recognises no one

@@ -12,6 +12,7 @@ from device.errors import StateError, UpdateRefused
 from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, shipped_stays, starting
 from device.updates.store import UpdateStore
 from gallery.errors import GalleryError
+from gallery.freshness import HeldTime
 from gallery.view import peek
 from models.embedding import Embedder
 from models.errors import ModelsError
@@ -50,16 +51,21 @@ class OpenedUpdates:
 
 def gallery_facts(
     config: DeviceConfig, data_key: bytes, registered: tuple[str, int] | None
-) -> GalleryFacts | None:
-    """Epoch and model of the gallery on the disk; None for a device registered without one."""
+) -> tuple[GalleryFacts | None, HeldTime]:
+    """Epoch and model of the gallery on the disk, None for a device registered without one; and what the
+    gallery knows about time."""
+    nothing = HeldTime("", 0)
     if registered is None:
-        return None
+        return None, nothing
     try:
         found = peek(config.gallery_dir, data_key)
     except GalleryError as error:
         _log.warning("the gallery's epoch and model cannot be read: %s", error)
         found = None
-    return GalleryFacts(*found) if found is not None else GalleryFacts(registered[1], None)
+    if found is None:
+        return GalleryFacts(registered[1], None), nothing
+    epoch, model_id, time = found
+    return GalleryFacts(epoch, model_id), time
 
 
 def open_models(

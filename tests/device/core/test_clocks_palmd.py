@@ -7,14 +7,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from device.core.opening import boot_id
-from device.platform.ipc import IpcClient
+from device.platform.ipc import IpcClient, ask_core
+from device.trust.trust import load_trust, reread, save_trust
+from device.updates.manifest import Offer
+from device.updates.state import SHIPPED, ModelSlot, UpdateState
+from device.updates.store import UpdateStore
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.whole_device import Device, known_people, make_device, until
+from tools.cloud.pack_release import republish
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 
@@ -93,6 +99,27 @@ def scripted(tmp_path: Path) -> Iterator[Scripted]:
     with PtyPair() as pair:
         (tmp_path / "cable").symlink_to(pair.left)
         yield Scripted(device)
+
+
+def test_a_start_judges_an_offer_by_the_time_that_the_running_core_knows(scripted: Scripted) -> None:
+    """Not by a date that was signed far ahead, nor by a wall clock that was set back."""
+    state_dir, trust_path = scripted.device.config.device.state_dir, scripted.device.config.trust_path
+    model_id, store = load_manifest(shipped_model_dir()).model_id, UpdateStore(state_dir)
+    republish(shipped_model_dir(), model_id, store.model_folder(7))
+    waits = UpdateState(
+        model_seq=7, slots=(ModelSlot(7, "2.0", model_id),), waiting=7, home_epoch=1, by_network=(7,)
+    )
+
+    def model_after_a_start(offered_at_ms: int) -> int:
+        store.save(replace(waits, offer=Offer(offered_at_ms, (7,))))
+        with scripted.running():
+            told = ask_core(scripted.device.control_socket, "update.status").header["updates"]
+            return int(told["model"]["release_seq"])
+
+    save_trust(trust_path, reread(load_trust(trust_path), {"service_ms": true_ms() + 48 * HOUR}))
+    assert model_after_a_start(true_ms()) == 7
+    scripted.set(wall_h=-48, boot="boot-2")
+    assert model_after_a_start(true_ms() - 25 * HOUR) == SHIPPED
 
 
 def true_ms() -> int:
