@@ -84,11 +84,14 @@ def open_models(
             state = _settled(store, state, starting(state, facts, shipped.model_id, now_ms))
             _keep(store, state, shipped)
         opened, state = _open(config, store, state, shipped.folder)
-        store.tidy(state)
     except StateError as error:
         _log.error("updates: %s", error)
         shipped = _shipped(config, store, UpdateState(), facts)
         return _opened(shipped.folder), OpenedUpdates(store, None, str(error), shipped.model_id)
+    try:
+        store.tidy(state)
+    except StateError as error:  # what is left over hinders no passage
+        _log.error("updates: %s", error)
     return opened, OpenedUpdates(store, state, "", shipped.model_id, shipped.newer_id)
 
 

@@ -301,7 +301,12 @@ class UpdateStore:
                 if entry.name not in names:
                     self._remove(entry)
 
-    def _remove(self, folder: Path) -> None:
-        if folder.exists():
-            shutil.rmtree(folder)
-            sync_folder(folder.parent)
+    def _remove(self, path: Path) -> None:
+        """A folder; or what another program put into the place of one."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.exists() or path.is_symlink():
+            path.unlink()
+        else:
+            return
+        sync_folder(path.parent)

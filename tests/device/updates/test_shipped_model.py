@@ -1,15 +1,19 @@
 """Software that comes with another model than the software before it: the gallery's stays until its epoch."""
 
+import errno
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from device.config.config import DeviceConfig, ModelSection
 from device.updates import models
 from device.updates.models import OpenedModel, OpenedUpdates, open_models
-from device.updates.state import GalleryFacts
+from device.updates.state import GalleryFacts, ModelSlot, UpdateState
+from device.updates.store import UpdateStore
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import settings
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
@@ -115,6 +119,27 @@ def test_a_disk_that_refuses_the_copy_stops_no_start(
     (config.device.state_dir / "models").write_bytes(b"")
     assert in_force(start, OLD, GalleryFacts(1, OLD)) == OLD
     assert "cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_lies_beside_the_models_leaves_a_release_in_force(
+    start: Start, config: DeviceConfig, monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    store = UpdateStore(config.device.state_dir)
+    republish(shipped_model_dir(), "palm-next", store.model_folder(7))
+    store.save(UpdateState(model_seq=7, slots=(ModelSlot(7, "2.0", "palm-next"),), model=7, home_epoch=1))
+    stray = config.device.state_dir / "models" / "notes.txt"
+    stray.write_text("a technician's")
+    if not goes:
+        monkeypatch.setattr(shutil, "rmtree", refuse)
+        monkeypatch.setattr(Path, "unlink", refuse)
+    model, updates = start(NEW, GalleryFacts(1, "palm-next"))
+    assert (model.model_id, updates.state is not None) == ("palm-next", True)
+    assert stray.exists() is not goes
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "refused")
 
 
 @pytest.mark.parametrize("torn", [False, True])
