@@ -33,6 +33,7 @@ from device.updates.state import (
     GalleryFacts,
     UpdateState,
     app_settled,
+    app_switched,
     app_verified,
     ended_on_purpose,
     given_up,
@@ -87,6 +88,8 @@ class UpdateDesk:
         self._finishing: asyncio.Task[None] | None = None
         self.software = _installed_version() or self.app_version
         """The running version: of the package (0.2.0-1), or of the program (0.2.0) without a package."""
+        if self.state is not None and self.state.app is not None and self.state.app.version == self.software:
+            self.state = app_switched(self.state)
         self._fetched = -1
         self._changed: Callable[[], None] = lambda: None
 
@@ -103,7 +106,14 @@ class UpdateDesk:
         self._changed = call
 
     async def start(self) -> None:
-        """Continue what an earlier start began."""
+        """Continue what an earlier start began. Before READY, and so before `palm-update.service` at a boot:
+        software that waits for it may have been halted while the power was off."""
+        state, app = self.state, None if self.state is None else self.state.app
+        if state is not None and app is not None and not state.may_switch(app.release_seq, self.now_ms()):
+            try:
+                await self._drop(withdrawn(state, app.release_seq))
+            except StateError as error:
+                _log.error("release %d: %s", app.release_seq, error)
         state = self.state
         if state is not None and state.receiving is not None:
             manifest = state.receiving

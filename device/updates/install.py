@@ -91,6 +91,10 @@ def install(
         return _noted(versions, manifest, before, refused.code)
     running = _status(config)  # faults present before the switch are not caused by the new version
     known = frozenset() if running is None else running.watched_words
+    if not (staged / "manifest.json").exists():
+        versions.tidy()
+        print(f"palm-update: release {manifest.release_seq} was withdrawn meanwhile", file=sys.stderr)
+        return None
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
     versions.try_out(manifest.version)
     code = _try_out(config, said, known, trial)

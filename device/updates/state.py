@@ -171,6 +171,9 @@ def withdrawn(state: UpdateState, release_seq: int) -> UpdateState:
     if receiving is not None and receiving.release_seq == release_seq:
         note = _note_of(receiving)
         state = replace(state, receiving=None)
+    elif state.app is not None and state.app.release_seq == release_seq and release_seq in state.by_network:
+        note = _note_of(state.app)
+        state = replace(state, app=None)
     elif slot is not None and state.waiting == release_seq:
         note = ReleaseNote(release_seq, ReleaseKind.MODEL, slot.version, name=slot.name)
         state = replace(state, waiting=None, slots=tuple(held for held in state.slots if held is not slot))
@@ -195,8 +198,12 @@ def model_tested(state: UpdateState, manifest: Manifest, model_id: str) -> Updat
 
 def app_verified(state: UpdateState, manifest: Manifest) -> UpdateState:
     """The received software is complete: `palm-update.service` continues."""
-    state = _needs_no_offer(_failure_over(state, ReleaseKind.APP), manifest.release_seq)
-    return replace(state, receiving=None, app=manifest)
+    return replace(_failure_over(state, ReleaseKind.APP), receiving=None, app=manifest)
+
+
+def app_switched(state: UpdateState) -> UpdateState:
+    """The waiting software runs, on trial or in force: it needs no offer, and is not withdrawn."""
+    return state if state.app is None else _needs_no_offer(state, state.app.release_seq)
 
 
 def app_settled(state: UpdateState, code: str) -> UpdateState:
@@ -204,6 +211,7 @@ def app_settled(state: UpdateState, code: str) -> UpdateState:
     app = state.app
     if app is None:
         return state
+    state = app_switched(state)
     if code:
         return replace(state, app=None, failed=_note_of(app, code))
     return replace(state, app=None, installed=_note_of(app))

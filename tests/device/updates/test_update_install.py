@@ -13,7 +13,8 @@ import pytest
 from device.platform.ipc import ask_core
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import recover
-from device.updates.versions import Installation
+from device.updates.manifest import Manifest
+from device.updates.versions import Installation, Versions
 from tests.device.core.small_disk import fill, small_disk
 from tests.device.updates.installed_board import NEW, NEW_SAYS, OLD, OLD_SAYS, OLDER, Board, environment
 from tests.device.updates.update_setting import signed
@@ -136,6 +137,23 @@ def test_roots_that_palmd_writes_count_for_nothing(
     with pytest.raises(Exception, match=r"roots\.json"):
         board.install()
     assert board.versions.current == OLD
+
+
+def test_software_that_is_withdrawn_while_it_is_tested_is_not_switched_to(
+    board: Board, payloads: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board.stage(payloads["dies"], 7)
+    staged = board.config.device.state_dir / "updates" / "app" / "manifest.json"
+    place = Versions.place
+
+    def withdrawn_meanwhile(versions: Versions, manifest: Manifest, payload: Path) -> Path:
+        staged.unlink()
+        return place(versions, manifest, payload)
+
+    monkeypatch.setattr(Versions, "place", withdrawn_meanwhile)
+    assert board.install() is None
+    assert (board.versions.current, board.versions.newest()) == (OLD, None)
+    assert not board.versions.folder(NEW).exists()
 
 
 def test_another_version_that_comes_during_a_trial_stays(board: Board, payloads: dict[str, bytes]) -> None:

@@ -139,10 +139,49 @@ def test_a_halted_release_is_withdrawn_and_may_be_taken_again(tmp_path: Path, by
         assert (desk.have, states(desk)) == (0, [("app", 7, "receiving", "")])
         await fetched(desk, payload)
         assert states(desk) == [("app", 7, "verified", "")]
-        await halted(desk)  # too late: root's installer has it
-        assert states(desk) == [("app", 7, "verified", "")]
+        await halted(desk)
+        assert states(desk) == [("app", 7, "withdrawn", "")]
+        assert not (tmp_path / "updates" / "app").exists()
 
     run(tmp_path, story)
+
+
+def test_software_that_runs_is_not_withdrawn(tmp_path: Path) -> None:
+    payload, wrapper = app(7)
+
+    async def first(desk: UpdateDesk) -> None:
+        await desk.take_offer(read_offer(wrapper))
+        await fetched(desk, payload)
+
+    async def on_trial(desk: UpdateDesk) -> None:
+        await desk.take_offer(read_offer())
+        await desk.withdraw(7)
+        assert states(desk) == [("app", 7, "trial", "")]
+
+    run(tmp_path, first)
+    run(tmp_path, on_trial, app_version="9.9.9")
+
+
+def test_software_that_waited_through_a_long_power_cut_is_withdrawn_before_it_is_installed(
+    tmp_path: Path,
+) -> None:
+    payload, wrapper = app(7)
+    clock = Shifted()
+
+    async def first(desk: UpdateDesk) -> None:
+        await desk.take_offer(read_offer(wrapper))
+        await fetched(desk, payload)
+
+    async def second(desk: UpdateDesk) -> None:
+        assert states(desk) == [("app", 7, "withdrawn", "")]
+        assert not (tmp_path / "updates" / "app").exists()
+        await desk.take_offer(read_offer(wrapper, issued_at_ms=clock()))
+        await fetched(desk, payload)
+        assert states(desk) == [("app", 7, "verified", "")]
+
+    run(tmp_path, first, now_ms=clock)
+    clock.ahead_ms = OFFER_HOLDS_MS + 60_000
+    run(tmp_path, second, now_ms=clock)
 
 
 def test_a_waiting_model_is_withdrawn_too_and_does_not_switch_without_its_offer(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from device.updates.state import (
     ModelSlot,
     UpdateState,
     app_settled,
+    app_switched,
     app_verified,
     ended_on_purpose,
     given_up,
@@ -185,14 +186,16 @@ def test_the_newest_withdrawn_release_of_each_kind_is_reported() -> None:
     assert [note.release_seq for note in taken.withdrawn] == [9]
 
 
-def test_software_that_is_whole_needs_no_offer_and_ends_a_failure_of_software_alone() -> None:
+def test_software_that_is_whole_ends_a_failure_of_software_alone_and_needs_its_offer_until_it_runs() -> None:
     for failed, kept in ((software(7), None), (manifest(PAYLOAD, 7), 7)):
         state = given_up(offered(UpdateState(), failed), "bad_hash")
         state = app_verified(offered(state, software(8), by_network=True), software(8))
         assert state.app is not None
-        assert (state.receiving, state.app.release_seq, state.by_network) == (None, 8, ())
+        assert (state.receiving, state.app.release_seq, state.by_network) == (None, 8, (8,))
+        assert (withdrawn(state, 8).app, withdrawn(app_switched(state), 8).app) == (None, state.app)
         assert (None if state.failed is None else state.failed.release_seq) == kept
         assert app_settled(state, "").installed is not None
+        assert app_settled(state, "").by_network == ()
         assert app_settled(app_settled(state, "no_start"), "").failed is not None  # settled once
 
 
