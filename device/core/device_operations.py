@@ -114,7 +114,9 @@ def release_states(desk: UpdateDesk) -> tuple[status.ReportedRelease, ...]:
         return ()
     found = []
     if (installed := state.installed) is not None:
-        found.append(_reported(installed, "running"))
+        # A technician, or a package, may have put another version in its place since.
+        runs = desk.software == installed.version
+        found.append(_reported(installed, "running") if runs else _reported(installed, "failed", "replaced"))
     if (app := state.app) is not None:
         found.append(_reported(app, "trial" if desk.software == app.version else "verified"))
     if (model := state.slot(state.model)) is not None:

@@ -84,13 +84,21 @@ def test_software_is_fetched_and_handed_over_and_a_cut_fetch_goes_on_where_it_wa
         await fetched(desk, payload)
         assert states(desk) == [("app", 7, "verified", "")]
         assert (tmp_path / "updates" / "app" / "manifest.json").exists()
+
+    async def third(desk: UpdateDesk) -> None:
+        assert states(desk) == [("app", 7, "trial", "")]
         await desk.app_outcome(7, "")
         assert states(desk) == [("app", 7, "running", "")]
         await desk.take_offer(read_offer(wrapper))  # the service has not heard of it yet
         assert states(desk) == [("app", 7, "running", "")]
 
+    async def rolled_back(desk: UpdateDesk) -> None:
+        assert states(desk) == [("app", 7, "failed", "replaced")]
+
     run(tmp_path, first)
     run(tmp_path, second)
+    run(tmp_path, third, app_version="9.9.9")
+    run(tmp_path, rolled_back)
 
 
 def test_software_waits_for_an_offer_that_names_it_and_was_issued_in_the_last_day(tmp_path: Path) -> None:
@@ -240,7 +248,7 @@ def test_one_kind_does_not_shut_out_the_other_and_each_is_brought_to_its_end(tmp
         await desk.app_outcome(9, "")
         await desk.take_offer(read_offer(model_release(8)))
         assert states(desk) == [
-            ("app", 9, "running", ""),
+            ("app", 9, "failed", "replaced"),  # by what this test runs
             ("model", 8, "receiving", ""),
         ]
 
