@@ -30,11 +30,14 @@ from tools.palmctl.bench.daemon import Running
 from tools.palmctl.bench.recording import films_of, read_recording
 from tools.palmctl.bench.run import enrolled, new_board
 from tools.palmctl.bench.verdict_latency import encode, measure_latency
+from tools.rig.bench.films import film
+from tools.rig.bench.small_board import STRANGERS
 
 PASSAGE_S: Final = 1.02
 """What one passage of the bench takes, with the pause before the next hand."""
 SETTLED: Final = 60
-"""Passages before memory is looked at: the first ones fill what is kept for reuse."""
+"""Passages before memory is looked at: the first ones fill what is kept for reuse. The very first are of
+strangers, whose many vectors take the most; else the first known palm that needs as many would."""
 _WAIT_MS: Final = 30_000
 _BARE_SYNC: Final = "(a sync by itself)"
 _PAGE_BYTES: Final = 4096
@@ -50,13 +53,14 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
         for number, person in enumerate(recording.people)
         for one in enrolled(embedder, f"{number:032x}", person.enrolment)
     ]
-    films = [film for person in recording.people for film in films_of(person)]
+    strangers = [film(seed, "sudden") for seed in STRANGERS]
+    films = [one for person in recording.people for one in films_of(person)]
     (empty,) = encode([recording.empty])
     board, config = new_board(folder / "device", manifest, known, templates)
     seen: list[dict[str, float]] = []
     figures = measure_latency(
         board,
-        list(islice(cycle(films), max(SETTLED * 2, round(minutes * 60 / PASSAGE_S)))),
+        strangers + list(islice(cycle(films), max(SETTLED * 2, round(minutes * 60 / PASSAGE_S)))),
         empty,
         folder / "device" / "camera",
         Path(config.link.port),
