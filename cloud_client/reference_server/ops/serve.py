@@ -115,14 +115,13 @@ class DataDirectory:
         """Store and keys, made on first use. OperatorError when the directory cannot be used."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            vault = Vault.open(self.path / "secrets")
         except OSError as error:
-            raise OperatorError(
-                f"{self.path} cannot be used ({error.strerror}): give --data a directory of your own"
-            ) from error
+            raise self._unusable(error) from error
         store = open_store(self.database)
         try:
+            # The files are made while the lock is held: who comes next finds the signers and the files.
             with store.writing() as tx:
+                vault = self._keys(tx)
                 _check_keys(tx, vault)
                 persons.finish_upgrade(tx, vault)
                 signers.ensure(tx, vault, now_ms)
@@ -130,6 +129,20 @@ class DataDirectory:
             store.close()
             raise
         return store, vault
+
+    def _keys(self, tx: Tx) -> Vault:
+        """Made where the store is new. Else a file that is lost must come back: another key in its place
+        would find no person again, or be a root that no device pins."""
+        secrets = self.path / "secrets"
+        try:
+            return Vault.open(secrets) if tx.exists("SELECT 1 FROM signers") else Vault.make(secrets)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> OperatorError:
+        return OperatorError(
+            f"{self.path} cannot be used ({error.strerror}): give --data a directory of your own"
+        )
 
 
 def _check_keys(tx: Tx, vault: Vault) -> None:

@@ -1,6 +1,6 @@
 """Keys at rest: what the database alone cannot give away.
 
-Files of mode 0600 in ``secrets/`` of the data directory; a ``.key`` has 32 bytes:
+Files of mode 0600 in ``secrets/`` of the data directory, made with a new store only; a ``.key`` has 32 bytes:
 
 - ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). A rotation replaces it by
   ``kms-ID.key``, or by ``kms-ID.uri``, which names a key in a PKCS#11 token. ID is 16 hex digits. What such a
@@ -32,6 +32,7 @@ KEY_BYTES = 32
 KEY_ID_BYTES = 8
 FIRST_KEY = ""
 """The id of ``kms.key``."""
+_ORIGINS = ("root.key", "server.key")
 _URI_BYTES = 4096
 
 
@@ -120,12 +121,21 @@ class Vault:
         self._signing_keys: dict[str, SigningKey] = {}
 
     @classmethod
-    def open(cls, directory: Path) -> "Vault":
-        """Load the keys, made on first use. OperatorError when a file is unusable."""
+    def make(cls, directory: Path) -> "Vault":
+        """The keys of a new store: each file that is not there is made. OperatorError as ``open``."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        root, server = (load_or_make(directory / f"{name}.key", new_key) for name in ("root", "server"))
+        for name in _ORIGINS:
+            load_or_make(directory / name, new_key)
         if not any(directory.glob("kms-*")):
             load_or_make(key_file(directory, FIRST_KEY), new_key)
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> "Vault":
+        """Load the keys of a store that is in use. OperatorError when a file is unusable or missing."""
+        root, server = (_checked(directory / name, _present(directory / name)) for name in _ORIGINS)
+        if not any(directory.glob("kms*")):
+            raise _missing(key_file(directory, FIRST_KEY))
         return cls(SigningKey.from_seed(root), KeyRing(directory), server)
 
     def mac(self, purpose: str, *parts: bytes) -> bytes:
@@ -206,7 +216,32 @@ def load_or_make(path: Path, new: Callable[[], bytes]) -> bytes:
             temporary.unlink()
         sync_directory(path.parent)
     except OSError as error:
-        raise OperatorError(f"{path} cannot be read ({error.strerror}): check its owner and mode") from error
+        raise _unreadable(path, error) from error
+    return _checked(path, content)
+
+
+def _present(path: Path) -> bytes:
+    """The content of a key file that may not be made anew: devices and rows depend on the key that was."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _missing(path: Path) -> OperatorError:
+    return OperatorError(
+        f"{path} is missing, and the database is in use with that key: restore it from the backup, "
+        "or copy secrets/ from the first server's data directory"
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> OperatorError:
+    return OperatorError(f"{path} cannot be read ({error.strerror}): check its owner and mode")
+
+
+def _checked(path: Path, content: bytes) -> bytes:
     if path.suffix == ".key" and len(content) != KEY_BYTES:
         raise OperatorError(
             f"{path} holds {len(content)} bytes, expected {KEY_BYTES}: restore it from a backup"

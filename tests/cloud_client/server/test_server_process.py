@@ -172,3 +172,30 @@ def test_commands_print_what_is_promised(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     assert {path.stat().st_mode & 0o777 for path in secrets.iterdir()} == {0o600}
     assert secrets.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["server.key", "root.key", "kms.key"])
+def test_a_lost_key_file_is_not_replaced(tmp_path: Path, name: str) -> None:
+    """Another key would find no person again, or be a root that no device pins."""
+    words = ["root", "show", "--data", str(tmp_path), "--json"]
+    root = CliRunner().invoke(command, words).stdout
+    lost = tmp_path / "secrets" / name
+    key, others = lost.read_bytes(), sorted({*lost.parent.iterdir()} - {lost})
+    lost.unlink()
+    for _ in range(2):
+        refused = CliRunner().invoke(command, words)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert f"{lost} is missing" in refused.stderr
+        assert "from the backup" in refused.stderr
+        assert sorted(lost.parent.iterdir()) == others
+    lost.write_bytes(key)
+    assert CliRunner().invoke(command, words).stdout == root
+
+
+def test_a_first_start_that_was_cut_off_keeps_the_keys_that_it_made(tmp_path: Path) -> None:
+    made = tmp_path / "secrets" / "server.key"
+    made.parent.mkdir()
+    made.write_bytes(bytes(32))
+    CliRunner().invoke(command, ["root", "show", "--data", str(tmp_path)], catch_exceptions=False)
+    assert made.read_bytes() == bytes(32)
+    assert {path.name for path in made.parent.iterdir()} == {"kms.key", "root.key", "server.key"}
