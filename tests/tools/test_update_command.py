@@ -108,6 +108,24 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     assert load_manifest(tmp_path / "slot").model_id == "palm-next"
 
 
+def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None:
+    republish(shipped_model_dir(), "palm-next", tmp_path / "model")
+    data, folder = ("--data", str(tmp_path / "cloud")), tmp_path / "stick"
+    folder.mkdir()
+    made = CliRunner().invoke(cloud, ["tenant", "create", "Metro", *data, "--json"])
+    place = ("--tenant", json.loads(made.stdout)["tenant_id"], "--mode", "test")
+    words = ["release", "create", *place, *data, "--kind", "model", "--from", str(tmp_path / "model")]
+    done = CliRunner().invoke(cloud, [*words, "--out", str(folder / "palm"), "--device-id", "nobody"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no such device" in done.stderr
+    assert not list(folder.iterdir())
+    unnamed = CliRunner().invoke(cloud, [*words, "--out", ""])
+    assert (unnamed.exit_code, "is empty" in unnamed.stderr) == (2, True)
+    done = CliRunner().invoke(cloud, [*words, "--out", str(folder / "palm")])
+    assert done.exit_code == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["palm"]
+
+
 @pytest.mark.parametrize(
     "command",
     [["update", "status"], ["update", "rollback"], ["update", "apply"], ["model", "install"]],

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import Command, Work, environment_of, of_environment, on_store
+from tools.cloud.store import (
+    Command,
+    Work,
+    echo,
+    environment_of,
+    of_environment,
+    on_data,
+    on_store,
+    on_this_store,
+    reported,
+)
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -45,9 +55,13 @@ def release() -> None:
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a file for a stick.")
 @of_environment
-@on_store
+@on_data
+@reported
 def release_create(
     *,
+    data: Path,
+    database: str | None,
+    as_json: bool,
     tenant: str,
     mode: str,
     kind: str,
@@ -58,7 +72,7 @@ def release_create(
     release_seq: int | None,
     device_ids: tuple[str, ...],
     out: Path | None,
-) -> Work:
+) -> None:
     """Make a release of a model or of the software; nobody is offered it yet.
 
     Follow with `palmctl cloud release rollout`, which offers it in waves. Where devices are named it is put
@@ -74,6 +88,9 @@ def release_create(
     from tools.cloud.pack_release import chunk_bodies, manifest_obj, write_release
     from tools.palmctl.live_terminal import live_line
 
+    if out is not None and not out.name:
+        raise click.BadParameter("the name of the file is empty", param_hint="--out")
+    aside = None if out is None else out.with_name(f"{out.name}.part")
     with live_line() as tell:
         tell(f"packing {folder} …")
         payload, own_name, own_version = _packed(kind, folder)
@@ -92,8 +109,8 @@ def release_create(
         model_id = own_name if kind == "model" else None
         signed = sending.sign_manifest(tx, vault, obj, now_ms)
         releases.create(tx, environment, obj, payload, model_id=model_id, now_ms=now_ms)
-        if out is not None:
-            write_release(out, signed, payload)
+        if aside is not None:
+            write_release(aside, signed, payload)
         devices = []
         for device_id in device_ids:
             content = canonical_bytes(obj)
@@ -116,7 +133,15 @@ def release_create(
         told = {key: obj[key] for key in ("kind", "name", "version", "size", "sha256", "chunk_count")}
         return {"release_seq": obj["release_seq"], **told, "devices": devices, "out": out and str(out)}
 
-    return work
+    try:
+        told = on_this_store(data, database, work)
+        # The file has its name only once the release is committed: devices would take it from a stick.
+        if out is not None and aside is not None:
+            aside.replace(out)
+    finally:
+        if aside is not None:
+            aside.unlink(missing_ok=True)
+    echo(told, as_json=as_json)
 
 
 def _waves(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
