@@ -43,6 +43,8 @@ def copy_database(database: Database, file: Path, on_step: Callable[[], None] = 
             "a PostgreSQL database is copied by its own program: "
             "pg_dump --format=custom --exclude-table-data=rate_buckets --file FILE URL"
         )
+    if not file.name:
+        raise OperatorError("the name of the copy is empty: name a file that is not there yet")
     if not database.is_file():
         raise OperatorError(f"{database} is not there: give --data the data directory of the server")
     part = file.with_name(f"{file.name}.part")
@@ -54,7 +56,7 @@ def copy_database(database: Database, file: Path, on_step: Callable[[], None] = 
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             _copy(database, part, on_step)
             copied = _sum_and_sync(part)
-            os.link(part, file)
+            _give_name(part, file)
         except FileExistsError:
             raise _there(file) from None
         except OSError as error:
@@ -83,6 +85,17 @@ def _make(part: Path, file: Path) -> None:
         ) from None
     except OSError as error:
         raise OperatorError(f"{part} cannot be made ({error.strerror}): name a file elsewhere") from error
+
+
+def _give_name(part: Path, file: Path) -> None:
+    try:
+        os.link(part, file)  # unlike a rename, this never takes the place of a file that came meanwhile
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links, as on a stick or a network share
+        if os.path.lexists(file):
+            raise _there(file) from None
+        part.rename(file)
 
 
 def _there(file: Path) -> OperatorError:

@@ -1,7 +1,9 @@
 """`palmctl cloud backup`: complete, of one moment, without blocking the server, and never half a file."""
 
+import errno
 import hashlib
 import json
+import os
 import signal
 import sqlite3
 import stat
@@ -87,8 +89,32 @@ def test_the_command(database: Path, tmp_path: Path) -> None:
     nowhere = CliRunner().invoke(command, ["backup", str(tmp_path / "x"), "--data", str(tmp_path / "none")])
     assert (nowhere.exit_code, "is not there" in nowhere.stderr) == (1, True)
     assert not (tmp_path / "none").exists()
+    unnamed = CliRunner().invoke(command, ["backup", "", "--data", str(database.parent)])
+    assert (unnamed.exit_code, "name of the copy is empty" in unnamed.stderr) == (1, True)
     postgresql = CliRunner().invoke(command, [*words[:-1], "--database", "postgresql://palm@nowhere/palm"])
     assert (postgresql.exit_code, "pg_dump" in postgresql.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_takes_a_copy(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", no_links)
+    file = tmp_path / "copies" / "copy.db"
+    file.parent.mkdir()
+    copied = copy_database(database, file)
+    assert [path.name for path in file.parent.iterdir()] == ["copy.db"]
+    assert copied.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    checked(file).close()
+    other = file.with_name("other.db")
+    # Another came while the copy was made.
+    with pytest.raises(OperatorError, match="is not overwritten"):
+        copy_database(database, other, other.touch)
+    assert other.read_bytes() == b""
+    assert {path.name for path in file.parent.iterdir()} == {"copy.db", "other.db"}
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, sqlite3.OperationalError])
