@@ -25,6 +25,7 @@ from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKi
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.ops.commands import check_environment
 from cloud_client.reference_server.ops.retention import PAUSE_S
 from cloud_client.reference_server.store.base import CloudStore, Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -92,6 +93,7 @@ def sign_manifest(tx: Tx, vault: Vault, obj: JsonObject, now_ms: int) -> JsonObj
 
 def trust_bundle(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> dict[str, Any]:
     """``mail bundle``: a bundle_obj of every key that counts now, for devices that cannot ask for them."""
+    check_environment(tx, environment)
     return {
         "v": 1,
         "bundle_seq": now_ms,
@@ -109,6 +111,7 @@ def trust_bundle(tx: Tx, vault: Vault, environment: Environment, now_ms: int) ->
 
 def show_config(tx: Tx, environment: Environment) -> dict[str, Any]:
     """``config show``: the configuration that devices are to follow."""
+    check_environment(tx, environment)
     return device_config.current_config(tx, environment)
 
 
@@ -134,14 +137,23 @@ def set_config(
 def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> dict[str, Any]:
     if not changes:
         raise OperatorError("nothing to change: give at least one of the options")
-    thresholds = device_config.DEFAULT_THRESHOLDS.keys() - {"thr_id"}
-    if changes.keys() & thresholds and "thr_id" not in changes:
+    check_environment(tx, environment)
+    if _misnamed(device_config.current_config(tx, environment)["thresholds"], changes):
         raise OperatorError(
             "other thresholds need another --thr-id: every verdict names by it what it was judged by"
         )
     config = device_config.change_config(tx, environment, changes)
     _checked(ConfigObject, config, "the configuration")
     return config
+
+
+def _misnamed(in_force: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Whether thresholds would change under a name that stands for others."""
+    if "thr_id" not in changes:
+        return bool(changes.keys() & in_force.keys())
+    asked = {name: changes.get(name, value) for name, value in in_force.items()}
+    known = (in_force, device_config.DEFAULT_THRESHOLDS)
+    return any(each["thr_id"] == asked["thr_id"] and each != asked for each in known)
 
 
 def _send_config(tx: Tx, vault: Vault, environment: Environment, after: str, now_ms: int) -> str | None:

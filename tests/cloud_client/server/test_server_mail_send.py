@@ -194,6 +194,32 @@ def test_configurations_that_are_not_made(tenant: Tenant, mail: Mailbox, changes
     assert tenant.cloud.operate(lambda tx, _, __: mail_send.show_config(tx, environment))["config_seq"] == 1
 
 
+def test_a_name_of_thresholds_does_not_come_to_stand_for_others(tenant: Tenant) -> None:
+    default = device_config.DEFAULT_THRESHOLDS
+    with pytest.raises(OperatorError, match="another --thr-id"):
+        set_config(tenant, thr_id=default["thr_id"], accept_q=1)
+    assert set_config(tenant, thr_id="strict-1", accept_q=8000)["config_seq"] == 2
+    # Given once more, as after a call that was cut off.
+    assert set_config(tenant, thr_id="strict-1", accept_q=8000)["config_seq"] == 3
+    with pytest.raises(OperatorError, match="another --thr-id"):
+        set_config(tenant, thr_id="strict-1", accept_q=8001)
+    # The default's name with what is in force now.
+    with pytest.raises(OperatorError, match="another --thr-id"):
+        set_config(tenant, thr_id=default["thr_id"])
+    assert set_config(tenant, **default)["thresholds"] == default
+
+
+def test_a_tenant_that_is_not_there_has_no_configuration(cloud: Cloud) -> None:
+    nobody = Tenant(cloud, "nobody")
+    environment = nobody.environment("test")
+    with pytest.raises(OperatorError, match="no such tenant"):
+        set_config(nobody, attempts=2)
+    with pytest.raises(OperatorError, match="no such tenant"):
+        cloud.operate(lambda tx, *_: mail_send.show_config(tx, environment))
+    with pytest.raises(OperatorError, match="no such tenant"):
+        cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
+
+
 def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
     tenant = own_cloud.new_tenant()
     device = tenant.device()
