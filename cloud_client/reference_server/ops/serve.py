@@ -123,6 +123,7 @@ class DataDirectory:
             with store.writing() as tx:
                 vault = self._keys(tx)
                 _check_keys(tx, vault)
+                _check_marks(tx, vault)
                 persons.finish_upgrade(tx, vault)
                 signers.ensure(tx, vault, now_ms)
         except BaseException:
@@ -161,6 +162,19 @@ def _check_keys(tx: Tx, vault: Vault) -> None:
             "the keys in secrets/ of --data are not those that this database was made with: "
             "copy secrets/ from the first server's data directory, or from the backup"
         ) from None
+
+
+def _check_marks(tx: Tx, vault: Vault) -> None:
+    """OperatorError when a key is not the one that the database was used with; a store of before notes it."""
+    known = {row["name"]: row["mark"] for row in tx.all("SELECT name, mark FROM key_marks")}
+    for name, mark in vault.marks().items():
+        if name not in known:
+            tx.run("INSERT INTO key_marks (name, mark) VALUES (:name, :mark)", name=name, mark=mark)
+        elif known[name] != mark:
+            raise OperatorError(
+                f"secrets/{name} of --data is not the one that this database is in use with: "
+                "copy secrets/ from the first server's data directory, or from the backup"
+            )
 
 
 @dataclass(frozen=True, slots=True)

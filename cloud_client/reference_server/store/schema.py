@@ -548,6 +548,8 @@ _RECEIVED = (
     "CREATE INDEX verdicts_received ON verdicts (received_ms)",
     # Whether a record has been given out since it was last sealed: a refusal before that is of another copy.
     "ALTER TABLE inbox ADD COLUMN listed INTEGER NOT NULL DEFAULT 1",
+    # By what server.key and root.key are known again; noted at the first start that finds none.
+    "CREATE TABLE key_marks (name TEXT PRIMARY KEY, mark TEXT NOT NULL)",
 )
 
 MIGRATIONS: Final = (

@@ -138,6 +138,10 @@ class Vault:
             raise _missing(key_file(directory, FIRST_KEY))
         return cls(SigningKey.from_seed(root), KeyRing(directory), server)
 
+    def marks(self) -> dict[str, str]:
+        """What each key that wraps nothing is known again by, and that gives nothing of it away."""
+        return {"root.key": self.root.kid, "server.key": self.mac("mark").hex()}
+
     def mac(self, purpose: str, *parts: bytes) -> bytes:
         """HMAC-SHA256 under a separate key for each ``purpose``; parts are delimited by their lengths."""
         key = self._mac_keys.get(purpose)

@@ -192,6 +192,20 @@ def test_a_lost_key_file_is_not_replaced(tmp_path: Path, name: str) -> None:
     assert CliRunner().invoke(command, words).stdout == root
 
 
+@pytest.mark.parametrize("name", ["server.key", "root.key"])
+def test_the_key_of_another_store_is_refused(tmp_path: Path, name: str) -> None:
+    words = ["root", "show", "--data", str(tmp_path), "--json"]
+    root = CliRunner().invoke(command, words).stdout
+    file = tmp_path / "secrets" / name
+    key = file.read_bytes()
+    file.write_bytes(bytes(32))
+    refused = CliRunner().invoke(command, words)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"secrets/{name} of --data is not the one" in refused.stderr
+    file.write_bytes(key)
+    assert CliRunner().invoke(command, words).stdout == root
+
+
 def test_a_first_start_that_was_cut_off_keeps_the_keys_that_it_made(tmp_path: Path) -> None:
     made = tmp_path / "secrets" / "server.key"
     made.parent.mkdir()

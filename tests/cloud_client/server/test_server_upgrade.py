@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud_client.reference_server.domain.tenancy import persons
-from cloud_client.reference_server.errors import ServerError
+from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.vault import Vault, unseal
@@ -18,6 +18,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP TABLE key_marks",
     "ALTER TABLE inbox DROP COLUMN listed",
     "DROP INDEX verdicts_received",
     "DROP VIEW gallery_templates",
@@ -140,6 +141,23 @@ def test_an_upgrade_with_people_and_verdicts(tmp_path: Path, engine: str) -> Non
     cloud.clock.forward(s=900)
     assert "OFFLINE" in partner.get("/v1/devices")["data"][0]["health"]
     cloud.close()
+
+
+def test_a_store_of_before_takes_the_keys_that_it_is_started_with(own_cloud: Cloud) -> None:
+    """From then on others are refused."""
+    server_key = own_cloud.data.path / "secrets" / "server.key"
+
+    def forget(tx: Tx, *_: object) -> None:
+        tx.run("DELETE FROM key_marks")
+
+    own_cloud.operate(forget)
+    server_key.write_bytes(bytes(32))
+    own_cloud.restart()
+    server_key.write_bytes(bytes([1]) * 32)
+    with pytest.raises(OperatorError, match=r"secrets/server\.key"):
+        own_cloud.operate(forget)
+    server_key.write_bytes(bytes(32))
+    own_cloud.restart()
 
 
 def test_a_cpf_is_sealed_under_the_persons_key(cloud: Cloud) -> None:
