@@ -1,4 +1,4 @@
-"""Reading a whole file whose path a person, a configuration or a stick has named.
+"""Reading and replacing a whole file whose path a person, a configuration or a stick has named.
 
 A path can name anything: a FIFO without a writer, a device that never ends, a folder, a film. Here it
 is a plain file of a sensible size, or an OSError; its `strerror` says what was found instead.
@@ -18,6 +18,7 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
+    (stat.S_ISLNK, "a link"),
 )
 
 
@@ -48,6 +49,17 @@ def open_plain_file(path: Path) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def check_replaceable(path: Path) -> None:
+    """Whether a file may be put in the place of `path`: nothing is there, or a plain file. A rename takes the
+    place of anything else too, as of /dev/null. Raises OSError as above, also for a link.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    _check_kind(path, mode)
 
 
 def _check_kind(path: Path, mode: int) -> None:

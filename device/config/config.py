@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 from device.config import values
 from device.config.values import Parser, WrongValue, describe_kind, nearest
 from device.errors import ConfigError
-from device.platform.files import replace_synced
+from device.platform.files import replace_named
 from device.platform.roles import SocketRole, socket_path
 from link1.errors import reason_of
 from link1.plain_file import read_plain_file
@@ -259,12 +259,12 @@ def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_config(path: Path, config: DeviceConfig) -> None:
-    """Write `config` to `path`, which is replaced as a whole; `load_config` reads back an equal value.
+    """Write `config` to `path`, replaced as a whole (behind a link too); `load_config` reads back an equal value.
 
     Raises ConfigError when it cannot be written.
     """
     try:
-        replace_synced(path, render_config(config).encode("utf-8"), mode=0o644)
+        replace_named(path.resolve(), render_config(config).encode("utf-8"), mode=0o644)
     except OSError as error:
         raise ConfigError((f"{path}: cannot be written ({error.strerror})",)) from error
 

@@ -16,6 +16,7 @@ from typing import Final
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
+from link1.plain_file import check_replaceable
 
 _SUM: Final = "sha256"
 
@@ -39,9 +40,16 @@ def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
     sync_folder(path.parent)
 
 
+def replace_named(path: Path, data: bytes, *, mode: int) -> None:
+    """As `replace_synced`, where a person has named `path`: raises OSError for what is no plain file."""
+    check_replaceable(path)
+    replace_synced(path, data, mode=mode)
+
+
 def write_on_stick(path: Path, data: bytes) -> None:
-    """As `replace_synced`, on a stick, whose file system may know neither modes nor owners. Pulled out in the
+    """As `replace_named`, on a stick, whose file system may know neither modes nor owners. Pulled out in the
     middle, it holds the old bytes or the new. Raises OSError."""
+    check_replaceable(path)
     aside = path.with_name(path.name + ".partial")
     with aside.open("wb") as file:
         file.write(data)

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from click.testing import CliRunner
 
 from device.config.config import load_config
 from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
+from device.platform.files import replace_named, write_on_stick
 from device.platform.ipc import ask_core
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
 from tools.palmctl.main import main
+from tools.palmctl.pages.server import LocalPage
 
 CONFIG = """
 [device]
@@ -179,6 +182,45 @@ def test_no_path_makes_a_command_wait_or_stumble(
     )
     assert done.exit_code in (1, 2), done.output
     assert "unexpected" not in done.stderr and "palmctl: " in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["fifo", "link", "folder"])
+def test_the_totem_s_address_takes_the_place_of_a_plain_file_alone(
+    name: str, strange: dict[str, Path], config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of /dev/null, which root can replace and remove."""
+    monkeypatch.setattr(LocalPage, "serve", lambda _page: None)
+    strange["link"] = config.with_name("link")
+    strange["link"].symlink_to(config)
+    before = strange[name].lstat()
+    done = CliRunner().invoke(main, ["totem", "--config", str(config), "--url-file", str(strange[name])])
+    assert done.exit_code in (1, 2) and "palmctl: " in done.stderr, done.output
+    assert os.path.samestat(strange[name].lstat(), before)
+
+
+def test_the_totem_leaves_an_address_that_another_one_wrote(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url_file, other = config.with_name("url"), config.with_name("other")
+    other.write_text("http://127.0.0.1:1/")
+    monkeypatch.setattr(LocalPage, "serve", lambda _page: other.rename(url_file))
+    done = CliRunner().invoke(main, ["totem", "--config", str(config), "--url-file", str(url_file)])
+    assert (done.exit_code, url_file.read_text()) == (0, "http://127.0.0.1:1/")
+
+
+@pytest.mark.parametrize("name", ["fifo", "link"])
+def test_no_file_that_a_person_names_is_written_over_anything_but_a_plain_one(
+    name: str, strange: dict[str, Path], tmp_path: Path
+) -> None:
+    strange["link"] = tmp_path / "link"
+    strange["link"].symlink_to(strange["bytes"])
+    before = strange[name].lstat()
+    for write in (write_on_stick, partial(replace_named, mode=0o600)):
+        with pytest.raises(OSError, match="expected a plain file, found a"):
+            write(strange[name], b"new")
+        assert os.path.samestat(strange[name].lstat(), before)
+        write(strange["bytes"], b"new")
+        assert strange["bytes"].read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("given", [b"\xff" * 40, b"x" * 9000, b"\n"])

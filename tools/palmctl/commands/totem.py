@@ -1,6 +1,9 @@
 """`palmctl totem`: the enrolment screen of a totem."""
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import click
 from device.config.config import config_path, load_config
 from device.errors import IpcError, IpcNotPermitted
 from device.platform import sd_notify
-from device.platform.files import replace_synced
+from device.platform.files import replace_named
 from device.platform.ipc import ask_core
 from tools.palmctl.pages.core_pages import totem_routes
 from tools.palmctl.pages.server import Answer, LocalPage, Reply
@@ -45,15 +48,27 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
         pass  # not there yet, or busy: the page goes on asking
     routes = totem_routes(ask)
     page = LocalPage(routes | {"GET state": _feeding(routes["GET state"])}, port=port)
-    try:
-        if url_file is not None:
-            replace_synced(url_file, page.url.encode(), mode=0o600)
+    with _told_in(url_file, page.url):
         click.echo(json.dumps({"url": page.url}) if as_json else page.url)
         sd_notify.ready("waiting for a browser")
         page.serve()
+
+
+@contextlib.contextmanager
+def _told_in(url_file: Path | None, url: str) -> Iterator[None]:
+    """The address is in this file meanwhile. Only what was written here is removed: another totem may have
+    put its own address there."""
+    if url_file is None:
+        yield
+        return
+    replace_named(url_file, url.encode(), mode=0o600)
+    written = url_file.lstat()
+    try:
+        yield
     finally:
-        if url_file is not None:
-            url_file.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(url_file.lstat(), written):
+                url_file.unlink()
 
 
 def _feeding(state: Answer) -> Answer:
