@@ -259,7 +259,7 @@ def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_config(path: Path, config: DeviceConfig) -> None:
-    """Write `config` to `path`, replaced as a whole (behind a link too); `load_config` reads back an equal value.
+    """Write `config` to `path`, or where a link leads; replaced as a whole, read back as an equal value.
 
     Raises ConfigError when it cannot be written.
     """

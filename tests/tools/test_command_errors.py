@@ -4,6 +4,7 @@ colours where none are wanted; and no path that a user names can stop it."""
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -18,6 +19,7 @@ from device.platform.files import replace_named, write_on_stick
 from device.platform.ipc import ask_core
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
+from tools.palmctl.live_terminal import live_line
 from tools.palmctl.main import main
 from tools.palmctl.pages.server import LocalPage
 
@@ -236,6 +238,42 @@ def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> Non
 
 
 # ---- terminals
+
+
+def without_stream(closed: str, *words: str) -> subprocess.Popen[str]:
+    """A command that a shell starts without one of its streams."""
+    command = [sys.executable, "-m", "tools.palmctl.main", *words]
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_an_error_keeps_its_exit_code_without_a_stream_to_write_to(closed: str, config: Path) -> None:
+    program = without_stream(closed, "status", "--config", str(config))
+    out, said = program.communicate(timeout=60)
+    assert (program.returncode, out, "Traceback" in said) == (3, "", False), said
+    assert said.startswith("palmctl: ") or closed == "2>&-"
+
+
+def test_a_virtual_cable_lives_without_standard_output() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited: it waits until it is waited for
+    try:
+        program = without_stream(">&-", "link", "pair")
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    program.terminate()
+    said = program.communicate(timeout=60)[1]
+    assert (program.returncode, said) == (0, "")
+
+
+def test_no_line_is_written_over_on_a_stream_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with live_line() as tell:
+        tell("half of it")
 
 
 def on_terminal(words: list[str], **environment: str) -> bytes:

@@ -148,6 +148,8 @@ def _fail(told: _Told, *, as_json: bool) -> NoReturn:
 def _leave_quietly(code: int) -> NoReturn:
     """Leave, also when the rest of the buffer cannot be written: the reader has gone."""
     for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # was closed before this process began
+            continue
         try:
             stream.flush()
         except (OSError, ValueError):

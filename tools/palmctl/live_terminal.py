@@ -18,9 +18,10 @@ def is_plain() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
-def is_live(stream: TextIO) -> bool:
-    """Whether lines on `stream` may be written over: a terminal that can do more than text."""
-    return stream.isatty() and not is_plain()
+def is_live(stream: TextIO | None) -> bool:
+    """Whether lines on `stream` may be written over: a terminal that can do more than text. One that was
+    closed before this process began is None."""
+    return stream is not None and stream.isatty() and not is_plain()
 
 
 @contextmanager
