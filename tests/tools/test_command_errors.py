@@ -7,8 +7,10 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +18,13 @@ from click.testing import CliRunner
 from device.config.config import load_config
 from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
 from device.platform.files import replace_named, write_on_stick
-from device.platform.ipc import ask_core
+from device.platform.ipc import Packet, ask_core
+from device.values.control import PassAnswer, TrialPassage
+from link1.objects import Pad
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
+from tests.device.status_makers import some_status
+from tools.palmctl.commands.bench import report_figures
 from tools.palmctl.live_terminal import live_line
 from tools.palmctl.main import main
 from tools.palmctl.pages.server import LocalPage
@@ -235,6 +241,56 @@ def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.exit_code == 2
     assert "token" in done.stderr and "unexpected" not in done.stderr and "xxxx" not in done.stderr
+
+
+# ---- files that are written at the end
+
+
+def test_a_trace_that_cannot_be_written_is_told_before_anyone_waits(config: Path) -> None:
+    place = config.with_name("nowhere") / "trace.json"
+    done = CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", str(place)])
+    assert (done.exit_code, str(place) in done.stderr, "show a palm" in done.stderr) == (1, True, False)
+    kept = config.with_name("trace.json")
+    done = CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", str(kept)])
+    assert (done.exit_code, kept.exists()) == (3, False)  # no daemon: nothing is left behind
+    kept.write_text("the last one")
+    CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", str(kept)])
+    assert kept.read_text() == "the last one"
+
+
+def test_a_passage_is_shown_although_its_trace_finds_the_disk_full(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = TrialPassage(
+        rehearsal=True, decision="accept", result="MATCH", score_q=8_000, quality_q=80,
+        pad=Pad("pass", "texture", 9_000), attempts=1, total_us=7, stages_us=(("hand", 7),),
+    )  # fmt: skip
+
+    def answer(*_args: object, **_members: object) -> Packet:
+        return Packet(PassAnswer(told).to_obj())
+
+    monkeypatch.setattr("tools.palmctl.commands.trial_pass.read_status", lambda _socket: some_status())
+    monkeypatch.setattr("tools.palmctl.commands.trial_pass.ask_core", answer)
+    done = CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", "/dev/full"])
+    assert (done.exit_code, "accept MATCH" in done.stdout) == (1, True), done.output
+
+
+def test_figures_have_a_place_before_they_are_measured_and_are_shown_before_they_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made" / "figures.json"
+
+    def measure(_folder: Path, _tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        assert out.parent.is_dir() and not out.exists()
+        out.mkdir()
+        return {"figure": 1}, ["one figure"]
+
+    with pytest.raises(IsADirectoryError):
+        report_figures(measure, out, as_json=False)
+    assert capsys.readouterr().out == "one figure\n"
+    with pytest.raises(IsADirectoryError):
+        report_figures(measure, out, as_json=False)
+    assert capsys.readouterr().out == ""
 
 
 # ---- terminals

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tools.palmctl.groups import RIG, ExtendedGroup
+from tools.palmctl.output_file import require_writable
 
 Command = Callable[..., Any]
 Measure = Callable[[Path, Callable[[str], None]], tuple[dict[str, Any], list[str]]]
@@ -27,15 +28,17 @@ def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None
     """Measure in a temporary folder, and print or write the figures."""
     from tools.palmctl.bench.daemon import BenchFailed
 
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        require_writable(out)
     with tempfile.TemporaryDirectory(prefix="palm-bench-") as folder:
         try:
             figures, lines = measure(Path(folder), lambda text: click.echo(text, err=True))
         except BenchFailed as error:
             raise click.ClickException(f"the bench failed: {error}") from error
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     click.echo(json.dumps(figures) if as_json else "\n".join(lines))
+    if out is not None:  # last: a disk that is full by now does not cost the figures
+        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 @click.group(

@@ -13,6 +13,7 @@ from device.values.status import CoreStatus, read_status
 from tools.palmctl.errors import NoPassage
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
+from tools.palmctl.output_file import require_writable
 
 _ABOUT = {
     "MATCH": marked("a known person"),
@@ -57,6 +58,8 @@ def trial_pass(
     Exit code 0: a passage was seen, with any result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
+    if trace is not None:
+        require_writable(trace)
     socket = load_config(config_path(config)).control_socket
     status = read_status(socket)
     rehearsal = dry_run or status.cable.state != "up"
@@ -75,9 +78,9 @@ def trial_pass(
     passage = _waited(ask, wait_s)
     if passage is None:
         raise NoPassage(_nothing_came(status, rehearsal=rehearsal))
-    if trace is not None:
-        trace.write_text(json.dumps(trace_of(passage.stages_us)), encoding="ascii")
     click.echo(json.dumps(passage.to_obj(), sort_keys=True) if as_json else "\n".join(lines(passage)))
+    if trace is not None:  # last: a disk that is full by now does not cost the result
+        trace.write_text(json.dumps(trace_of(passage.stages_us)), encoding="ascii")
 
 
 def _waited(ask: Callable[[int], TrialPassage | None], wait_s: float) -> TrialPassage | None:

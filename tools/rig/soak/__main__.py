@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from tools.palmctl.output_file import require_writable
+
 
 @click.command()
 @click.option("--minutes", default=10.0, show_default=True, help="How long people pass and things fail.")
@@ -27,6 +29,9 @@ def main(*, minutes: float, seed: int, as_json: bool, out: Path | None, folder: 
     from tools.rig.demo.errors import DemoFailed
     from tools.rig.soak.run import soak, summary
 
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        require_writable(out)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="palm-soak-"))
     elif folder.exists():
@@ -38,10 +43,9 @@ def main(*, minutes: float, seed: int, as_json: bool, out: Path | None, folder: 
     except DemoFailed as error:
         click.echo(f"The soak could not be run: {error}\nThe logs are in {folder}/logs/", err=True)
         sys.exit(1)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     click.echo(json.dumps(figures) if as_json else "\n".join(summary(figures)))
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     click.echo(f"The logs are in {folder}/logs/", err=True)
     sys.exit(1 if figures["problems"] else 0)
 
