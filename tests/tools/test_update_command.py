@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from device.platform.ipc import Packet
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import ReleaseKind, read_manifest
+from device.values.control import UpdatesAnswer
+from device.values.status import FailedRelease, ModelStatus, UpdatesInForce, UpdatesStatus
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tools.cloud.command import cloud
@@ -34,6 +37,16 @@ def release_file(folder: Path, kind: ReleaseKind = ReleaseKind.MODEL) -> Path:
     path = folder / "release.palm"
     write_release(path, {"manifest_obj": obj}, PAYLOAD)
     return path
+
+
+def configured(folder: Path) -> Path:
+    config = folder / "device.toml"
+    config.write_text(
+        '[device]\nid = "a"\ngate_id = "b"\ndbd_id = "c"\n'
+        f'state_dir = "{folder}"\nruntime_dir = "{folder}"\n'
+        '[camera]\nsource = "/dev/video0"\n[link]\nport = "/dev/ttyACM0"\n'
+    )
+    return config
 
 
 def test_a_release_file_reads_back_chunk_by_chunk(tmp_path: Path) -> None:
@@ -67,6 +80,45 @@ def test_a_file_that_was_copied_in_part_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ReleaseError, match="copy it again"):
         read_release(path)
+
+
+def test_a_file_that_was_copied_badly_is_refused_before_a_device_has_it_as_failed(tmp_path: Path) -> None:
+    path = release_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ReleaseError, match="another payload than is announced; copy it again"):
+        read_release(path)
+
+
+@pytest.mark.parametrize("command", [("update", "apply"), ("model", "install")], ids=" ".join)
+@pytest.mark.parametrize(("failed_seq", "exit_code"), [(1, 1), (2, 0)])
+def test_a_release_that_has_failed_is_exit_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    failed_seq: int,
+    exit_code: int,
+) -> None:
+    told = UpdatesStatus(
+        usable=True,
+        software="0.1.0",
+        state=UpdatesInForce(
+            release_seq=failed_seq,
+            receiving=None,
+            app_waiting=None,
+            model=ModelStatus("palm", 0, on_trial=False, waiting=None, previous=None),
+            failed=FailedRelease(failed_seq, "model", "1", "digest"),
+        ),
+    )
+
+    def answer(*_args: object, **_members: object) -> Packet:
+        return Packet(UpdatesAnswer(told).to_obj())
+
+    monkeypatch.setattr("tools.palmctl.commands.update.ask_core", answer)
+    place = ["--config", str(configured(tmp_path))]
+    done = CliRunner().invoke(main, [*command, str(release_file(tmp_path)), *place, "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (exit_code, told.to_obj()), done.stderr
 
 
 def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
@@ -132,12 +184,7 @@ def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None
     ids=" ".join,
 )
 def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> None:
-    config = tmp_path / "device.toml"
-    config.write_text(
-        '[device]\nid = "a"\ngate_id = "b"\ndbd_id = "c"\n'
-        f'state_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
-        '[camera]\nsource = "/dev/video0"\n[link]\nport = "/dev/ttyACM0"\n'
-    )
+    config = configured(tmp_path)
     given = [*command, *([str(release_file(tmp_path))] if command[-1] in ("apply", "install") else [])]
     done = CliRunner().invoke(main, [*given, "--config", str(config), "--json"])
     assert done.exit_code == 3, done.stderr

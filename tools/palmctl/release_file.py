@@ -1,6 +1,7 @@
 """Release files, as a stick carries them: `PALMUPD1` ‖ u32 length (big-endian) ‖ the signed manifest's JSON ‖
 payload."""
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tools.palmctl.errors import ReleaseError
 
 MAGIC: Final = b"PALMUPD1"
 LENGTH: Final = struct.Struct(">I")
+_BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +58,10 @@ def _read(path: Path, file: BinaryIO) -> ReleaseFile:
     announced, found = manifest.size, path.stat().st_size - file.tell()
     if announced != found:
         raise ReleaseError(f"{path} holds {found} bytes of payload, {announced} are announced; copy it again")
-    return ReleaseFile(path, manifest, file.tell())
+    payload_at, digest = file.tell(), hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+    # A device that finds this out itself has the release as failed, and takes it no more.
+    if digest.hexdigest() != manifest.sha256:
+        raise ReleaseError(f"{path} holds another payload than is announced; copy it again")
+    return ReleaseFile(path, manifest, payload_at)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.commands.update import in_json, show, take, with_config
+from tools.palmctl.commands.update import in_json, show_taken, with_config
 from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import translated as _
 
@@ -58,6 +58,8 @@ def install(file: Path, config: Path | None, as_json: bool) -> None:
     `palmctl cloud release create --kind model` makes such a file. A model with another model_id waits for a
     gallery epoch made with it, and both come into force together. The same as `palmctl update apply`, for
     models only.
+
+    Exit code 0: taken. 1: refused, or it has failed. 3: no daemon answers. 4: this user may not ask it.
     """
     from device.updates.manifest import ReleaseKind
     from tools.palmctl.release_file import read_release
@@ -65,4 +67,4 @@ def install(file: Path, config: Path | None, as_json: bool) -> None:
     release = read_release(file)
     if release.manifest.kind is not ReleaseKind.MODEL:
         raise click.ClickException(f"{file} is a release of the software; use: palmctl update apply {file}")
-    show(take(release, config), as_json=as_json)
+    show_taken(release, config, as_json=as_json)

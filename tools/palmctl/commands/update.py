@@ -57,10 +57,12 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
 
     Interrupted, it goes on where it was when it is called again. The daemon tests the release and switches by
     itself; see `palmctl update status`.
+
+    Exit code 0: taken. 1: refused, or it has failed. 3: no daemon answers. 4: this user may not ask it.
     """
     from tools.palmctl.release_file import read_release
 
-    show(take(read_release(file), config), as_json=as_json)
+    show_taken(read_release(file), config, as_json=as_json)
 
 
 @update.command()
@@ -76,6 +78,14 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
     device_id = load_config(config_path(config)).device.id
     show(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj()), as_json=as_json)
+
+
+def show_taken(release: "ReleaseFile", config: Path | None, *, as_json: bool) -> None:
+    """Hand a release to the daemon and print how updates are then; exit code 1 when it has failed."""
+    told = take(release, config)
+    show(told, as_json=as_json)
+    failed = told.state.failed if told.state is not None else None
+    sys.exit(1 if failed is not None and failed.release_seq == release.manifest.release_seq else 0)
 
 
 def take(release: "ReleaseFile", config: Path | None) -> UpdatesStatus:
