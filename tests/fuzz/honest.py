@@ -1,5 +1,6 @@
 """Honest inputs of the targets, from which fuzzing begins."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -113,8 +114,10 @@ def state_files() -> list[bytes]:
 
 
 def release_file() -> bytes:
-    signed = b'{"manifest_obj":' + MANIFEST + b"}"
-    return MAGIC + len(signed).to_bytes(4, "big") + signed + b"0123456789"
+    payload = b"0123456789"
+    manifest = MANIFEST.replace(b"00" * 32, hashlib.sha256(payload).hexdigest().encode())
+    signed = b'{"manifest_obj":' + manifest + b"}"
+    return MAGIC + len(signed).to_bytes(4, "big") + signed + payload
 
 
 def tar() -> bytes:

@@ -84,8 +84,9 @@ class _Reader:
     def __init__(self, state: str, marks: str) -> None:
         self._state = state
         self._marks = marks
-        self._places: dict[int, int | None] = {}
-        """Descriptor to its place in the file; None: always at the end."""
+        self._places: dict[tuple[int, str], int | None] = {}
+        """Descriptor and path to the place in the file; None: always at the end. Several processes are
+        recorded, which have descriptors of their own."""
         self._known: set[str] = set()
 
     def read(self, call: str, arguments: str, result: str, after: str) -> Iterator[Change]:
@@ -98,15 +99,16 @@ class _Reader:
     # Names
 
     def _openat(self, arguments: str, result: int, after: str) -> Iterator[Change]:
-        self._places.pop(result, None)
+        opened = self._descriptor(f"{result}{after}")
+        self._places.pop(opened, None)
         path = self._path_argument(arguments)
         if not self._is_ours(path) and path != self._marks:
             return
         if "O_WRONLY" in arguments or "O_RDWR" in arguments:
             if "O_APPEND" in arguments:
-                self._places[result] = None
+                self._places[opened] = None
             elif "O_WRONLY" in arguments:
-                self._places[result] = 0
+                self._places[opened] = 0
         if path == self._marks:
             return
         if "O_CREAT" in arguments and path not in self._known:
@@ -156,12 +158,13 @@ class _Reader:
         if path == self._marks:
             yield Mark(json.loads(_bytes_of(arguments)[:result]))
         elif self._is_ours(path):
-            if descriptor not in self._places:
+            at = descriptor, path
+            if at not in self._places:
                 raise NotReplayable(f"a write to {path} at a place that is not known")
-            place = self._places[descriptor]
+            place = self._places[at]
             yield Write(path, place, _bytes_of(arguments)[:result])
             if place is not None:
-                self._places[descriptor] = place + result
+                self._places[at] = place + result
 
     def _pwrite(self, arguments: str, result: int, _after: str) -> Iterator[Change]:
         _, path = self._descriptor(arguments)
@@ -169,9 +172,9 @@ class _Reader:
             yield Write(path, int(arguments.rsplit(", ", 1)[1]), _bytes_of(arguments)[:result])
 
     def _lseek(self, arguments: str, result: int, _after: str) -> Iterator[Change]:
-        descriptor, path = self._descriptor(arguments)
-        if self._is_ours(path) and self._places.get(descriptor) is not None:
-            self._places[descriptor] = result
+        at = self._descriptor(arguments)
+        if self._is_ours(at[1]) and self._places.get(at) is not None:
+            self._places[at] = result
         yield from ()
 
     def _ftruncate(self, arguments: str, _result: int, _after: str) -> Iterator[Change]:
