@@ -130,7 +130,7 @@ def test_a_halted_model_is_withdrawn_and_taken_again_when_the_rollout_goes_on(
         server.operate("release", "halt", str(release_seq), *place(server))
         ask_again(device)
         until(lambda: reported(server, device) == [(release_seq, "withdrawn")])
-        assert not list((device.state / "models").iterdir())
+        assert {path.name for path in (device.state / "models").iterdir()} <= {"shipped"}  # a copy of the own
         server.operate("release", "resume", str(release_seq), *place(server))
         ask_again(device)
         until(lambda: reported(server, device) == [(release_seq, "verified")])
