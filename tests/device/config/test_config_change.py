@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device.config.change import change_member
-from device.config.config import defaults_text, parse_config
+from device.config.config import defaults_text, load_config, parse_config, write_config
 from device.errors import ConfigError
 from tools.palmctl.main import main
 
@@ -102,6 +102,42 @@ def test_the_defaults_are_a_configuration() -> None:
     )
     shortest = "".join((*required, '[link]\nport = "/dev/ttyACM0"\n')).encode()
     assert parse_config(text.encode(), PATH) == parse_config(shortest, PATH)
+
+
+def test_a_link_to_the_configuration_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    link, kept = tmp_path / "device.toml", tmp_path / "kept" / "device.toml"
+    kept.write_text(TEXT)
+    link.symlink_to(kept)
+    done = CliRunner().invoke(main, ["config", "set", "camera.fps", "12", "--config", str(link)])
+    assert (done.exit_code, link.is_symlink()) == (0, True), done.stderr
+    assert kept.read_text() == TEXT.replace("fps = 30", "fps = 12")
+    write_config(link, load_config(link))
+    assert link.is_symlink() and kept.read_text().startswith("# Written by palmctl provision.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "advised"),
+    [
+        ({"fps = 30": "fps = 0"}, "palmctl config set camera.fps VALUE"),
+        ({'id = "gate-7-left"': "#"}, "palmctl config set device.id VALUE"),
+        ({"fps = 30": "fsp = 3"}, "with an editor"),
+        ({"fps = 30": "fps = [["}, "with an editor"),
+        ({"fps = 30": "fps = 0", '"/dev/ttyACM0"': "3"}, "with an editor"),
+    ],
+)
+def test_the_check_advises_a_command_only_where_it_puts_the_file_right(
+    tmp_path: Path, lines: dict[str, str], advised: str
+) -> None:
+    config, text = tmp_path / "device.toml", TEXT
+    for right, wrong in lines.items():
+        text = text.replace(right, wrong)
+    config.write_text(text)
+    found = CliRunner().invoke(main, ["config", "check", "--config", str(config)])
+    last = found.stderr.splitlines()[-1]
+    assert found.exit_code == 1 and advised in last and ("config set" in last) == ("config set" in advised)
+    told = CliRunner().invoke(main, ["config", "set", "camera.loop", "true", "--config", str(config)])
+    assert told.stderr.startswith("palmctl: nothing was changed:\n") and config.read_text() == text
 
 
 def test_a_registered_device_keeps_its_name(tmp_path: Path) -> None:

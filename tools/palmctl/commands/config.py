@@ -9,8 +9,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from tools.palmctl.groups import WholeHelpGroup
+from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 
+_NOTHING_CHANGED = marked("nothing was changed:")
 _CONFIG = click.option(
     "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
 )
@@ -72,11 +74,24 @@ def check(*, config: Path | None, as_json: bool) -> None:
     elif problems:
         found = (_(f"{path} cannot be used:"), *map(_, problems))
         click.echo("palmctl: " + "\n".join(found), err=True)
-        click.echo(_("Correct these lines, or use: palmctl config set SECTION.MEMBER VALUE"), err=True)
+        # `config set` changes one member, and refuses what leaves the file wrong.
+        member = _member_named_in(problems[0]) if len(problems) == 1 else None
+        if member is not None:
+            click.echo(_(f"Correct this line, or use: palmctl config set {member} VALUE"), err=True)
+        else:
+            click.echo(_("Correct these lines with an editor, then run: palmctl config check"), err=True)
     else:
         click.echo(_(f"{path} can be used"))
     if problems:
         sys.exit(1)
+
+
+def _member_named_in(problem: str) -> str | None:
+    """The member of the configuration that a problem is about, as `config set` takes it."""
+    from device.config.config import MEMBERS
+
+    named = ((section, name) for section, names in MEMBERS.items() for name in names)
+    return next((f"{one}.{name}" for one, name in named if f": [{one}] {name}: " in problem), None)
 
 
 @config.command("set")
@@ -96,18 +111,27 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     """
     from device.config.change import change_member
     from device.config.config import config_path, read_config_file, read_toml
-    from device.platform.files import replace_synced
+    from device.errors import ConfigError
+    from device.platform.files import replace_named
+    from tools.palmctl.errors import OtherDevice
 
     path = config_path(config)
     if "." not in member:
         raise click.UsageError("name the member as SECTION.MEMBER, such as camera.fps")
-    text, _lines = read_toml(read_config_file(path), path)
-    changed = change_member(text, path, member, value)
-    _same_device(changed.config)
+    data = read_config_file(path)
+    try:
+        text, _lines = read_toml(data, path)
+        changed = change_member(text, path, member, value)
+        _same_device(changed.config)
+    except ConfigError as error:
+        raise ConfigError((_NOTHING_CHANGED, *error.problems)) from error
+    except OtherDevice as error:
+        raise OtherDevice(f"{_NOTHING_CHANGED}\n{error}") from error
     if changed.text != text:
-        owner = path.stat()
-        replace_synced(path, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
-        _keep_owner(path, owner.st_uid, owner.st_gid)
+        target = path.resolve()  # a link stays, and leads to the changed file
+        owner = target.stat()
+        replace_named(target, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
+        _keep_owner(target, owner.st_uid, owner.st_gid)
     if as_json:
         told = {"config": str(path), "member": member, "before": changed.before, "after": changed.after}
         click.echo(json.dumps(told | {"restart_needed": changed.text != text}))
