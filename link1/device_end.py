@@ -273,8 +273,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         """A decision or passage. It completes something under the key that proved itself in this session,
         whatever time it names, or under another one of the validator's that counted at that time.
 
-        A wrong one that anyone in the cable may have made is counted alone where it is nested deeper than
-        every service reads in a batch."""
+        An unsigned one is counted alone where it is nested deeper than every service reads in a batch."""
         kind = RULES[message.type].signed
         wrapper = message.body
         if kind is None:

@@ -202,12 +202,10 @@ def _remove(path: Path, kept: set[Path], left: list[str]) -> None:
 
 
 def _listed(folder: Path, left: list[str]) -> list[Path]:
-    """What is in a folder; one that may not be listed is `left`, and keeps nothing else from its end."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        left.append(str(folder))
-        return []
+    """What is in a folder; a folder that may not be listed is `left`, and keeps nothing else from its end."""
+    found: list[Path] = []
+    _try(lambda path: found.extend(path.iterdir()), folder, left)
+    return sorted(found)
 
 
 def _try(destroy: Callable[[Path], None], path: Path, left: list[str]) -> None:

@@ -171,6 +171,10 @@ def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no such device" in done.stderr
     assert not list(folder.iterdir())
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    linked = CliRunner().invoke(cloud, [*words, "--out", str(folder / "link")])
+    assert (linked.exit_code, "found a link" in linked.stderr) == (1, True), linked.output
+    assert (folder / "link").is_symlink() and not (tmp_path / "elsewhere").exists()
     unnamed = CliRunner().invoke(cloud, [*words, "--out", ""])
     assert (unnamed.exit_code, "is empty" in unnamed.stderr) == (2, True)
     done = CliRunner().invoke(cloud, [*words, "--out", str(folder / "palm")])

@@ -22,6 +22,7 @@ from tools.cloud.store import (
     of_tenant,
     on_data,
     on_store,
+    opened_store,
     reported,
 )
 from tools.palmctl.groups import WholeHelpGroup
@@ -390,13 +391,9 @@ def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: b
     """Delete what is past its retention, and count it. Servers go on meanwhile."""
     from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339, system_now_ms
     from cloud_client.reference_server.ops.retention import sweep_all
-    from cloud_client.reference_server.ops.serve import DataDirectory
 
     at_ms = system_now_ms() if timestamp is None else parse_rfc3339(timestamp)
     if at_ms is None or not 0 <= at_ms <= LATEST_MS:
         raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
-    store, _ = DataDirectory.of(data, database).open(system_now_ms())
-    try:
+    with opened_store(data, database) as (store, _, _):
         echo(sweep_all(store, at_ms).shown, as_json=as_json)
-    finally:
-        store.close()

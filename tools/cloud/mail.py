@@ -5,7 +5,16 @@ from typing import Any
 
 import click
 
-from tools.cloud.store import Work, echo, environment_of, of_environment, on_data, on_store, reported
+from tools.cloud.store import (
+    Work,
+    echo,
+    environment_of,
+    of_environment,
+    on_data,
+    on_store,
+    opened_store,
+    reported,
+)
 from tools.palmctl.groups import WholeHelpGroup
 
 _Q = click.IntRange(0, 10_000)
@@ -100,18 +109,12 @@ def config_set(
     *, tenant: str, mode: str, data: Path, database: str | None, as_json: bool, **given: Any
 ) -> None:
     """Change the configuration: config_seq rises, and every active device is sent the new one."""
-    from cloud_client.reference_server.contract.times import system_now_ms
     from cloud_client.reference_server.ops import mail_send as sending
-    from cloud_client.reference_server.ops.serve import DataDirectory
 
     changes = {name: value for name, value in given.items() if value is not None}
-    now_ms = system_now_ms()
-    store, vault = DataDirectory.of(data, database).open(now_ms)
-    try:
+    with opened_store(data, database) as (store, vault, now_ms):
         config = sending.set_config(store, vault, environment_of(tenant, mode), changes, now_ms)
-        echo(config, as_json=as_json)
-    finally:
-        store.close()
+    echo(config, as_json=as_json)
 
 
 @click.group("factory-ca", cls=WholeHelpGroup)

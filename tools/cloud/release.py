@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from link1.plain_file import check_replaceable
 from tools.cloud.store import (
     Command,
     Work,
@@ -88,8 +89,10 @@ def release_create(
     from tools.cloud.pack_release import chunk_bodies, manifest_obj, write_release
     from tools.palmctl.live_terminal import live_line
 
-    if out is not None and not out.name:
-        raise click.BadParameter("the name of the file is empty", param_hint="--out")
+    if out is not None:
+        if not out.name:
+            raise click.BadParameter("the name of the file is empty", param_hint="--out")
+        check_replaceable(out)
     aside = None if out is None else out.with_name(f"{out.name}.part")
     with live_line() as tell:
         tell(f"packing {folder} …")

@@ -1,7 +1,8 @@
 """What the commands of `palmctl cloud …` have in common: options, the store they work on, errors."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -10,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.domain.tenancy.callers import Environment
-    from cloud_client.reference_server.store.base import Tx
+    from cloud_client.reference_server.store.base import CloudStore, Tx
     from cloud_client.reference_server.store.vault import Vault
 
 Command = Callable[..., Any]
@@ -92,19 +93,26 @@ def echo(printed: dict[str, Any], *, as_json: bool) -> None:
 
 def on_this_store(data: Path, database: str | None, work: Work) -> dict[str, Any]:
     """Do the work in one write transaction; its result."""
+    with opened_store(data, database) as (store, vault, now_ms):
+        with store.writing() as tx:
+            printed = work(tx, vault, now_ms)
+        if tx.purge_after_commit:
+            store.purge()  # a running server, or the next to start, finishes the purge
+    return printed
+
+
+@contextmanager
+def opened_store(data: Path, database: str | None) -> Iterator[tuple["CloudStore", "Vault", int]]:
+    """The store of a command that takes several transactions, its keys, and the time."""
     from cloud_client.reference_server.contract.times import system_now_ms
     from cloud_client.reference_server.ops.serve import DataDirectory
 
     now_ms = system_now_ms()
     store, vault = DataDirectory.of(data, database).open(now_ms)
     try:
-        with store.writing() as tx:
-            printed = work(tx, vault, now_ms)
-        if tx.purge_after_commit:
-            store.purge()  # a running server, or the next to start, finishes the purge
+        yield store, vault, now_ms
     finally:
         store.close()
-    return printed
 
 
 def environment_of(tenant: str, mode: str) -> "Environment":

@@ -148,7 +148,7 @@ def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> di
 
 
 def _misnamed(in_force: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Whether thresholds would change under a name that stands for others."""
+    """Whether thresholds would change under a name that others have."""
     if "thr_id" not in changes:
         return bool(changes.keys() & in_force.keys())
     asked = {name: changes.get(name, value) for name, value in in_force.items()}

@@ -225,7 +225,7 @@ def load_or_make(path: Path, new: Callable[[], bytes]) -> bytes:
 
 
 def _present(path: Path) -> bytes:
-    """The content of a key file that may not be made anew: devices and rows depend on the key that was."""
+    """The content of a key file that has to be there: devices and rows depend on the key that was."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -103,7 +103,7 @@ def test_verdicts_go_through_the_mail(tenant: Tenant, partner: Partner, mail: Ma
 
 
 def test_a_wrapper_as_deep_as_a_message_of_the_cable_blocks_no_mail(partner: Partner, mail: Mailbox) -> None:
-    """A forged decision: whoever is in the cable may send one to a device, which mails it as evidence."""
+    """A forged decision: an attacker in the cable may send it to a device, which mails it as evidence."""
     verdict = mail.device.verdict()
     deep: list[Any] = []
     for _ in range(12):

@@ -210,10 +210,10 @@ def test_a_name_of_thresholds_does_not_come_to_stand_for_others(tenant: Tenant) 
 
 
 def test_a_tenant_that_is_not_there_has_no_configuration(cloud: Cloud) -> None:
-    nobody = Tenant(cloud, "nobody")
-    environment = nobody.environment("test")
+    absent = Tenant(cloud, "absent")
+    environment = absent.environment("test")
     with pytest.raises(OperatorError, match="no such tenant"):
-        set_config(nobody, attempts=2)
+        set_config(absent, attempts=2)
     with pytest.raises(OperatorError, match="no such tenant"):
         cloud.operate(lambda tx, *_: mail_send.show_config(tx, environment))
     with pytest.raises(OperatorError, match="no such tenant"):

@@ -29,6 +29,10 @@ from tests.device.journal.test_journal_power import chain_of
 MADE = 12
 
 
+def refused_write(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def taken_from(journal: Journal, folder: Path, to: Path) -> Path:
     """What lies on the disk when the power goes now."""
     shutil.copytree(folder, to)
@@ -275,11 +279,8 @@ def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is
     journal, folder = running
     mailed(journal)
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as broken:
-        broken.setattr(Slots, "write", refuse)
+        broken.setattr(Slots, "write", refused_write)
         with pytest.raises(JournalError, match="witness"):
             journal.mail.applied(3, acked_upto_seq=2)
     after, behind = journal.mail.position(), (folder / "journal.db.witness").read_bytes()
@@ -383,11 +384,8 @@ def test_a_verdict_that_the_witness_does_not_take_is_not_said(
     journal, folder = running
     append(journal, "0")
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as broken:
-        broken.setattr(Slots, "write", refuse)
+        broken.setattr(Slots, "write", refused_write)
         with pytest.raises(JournalError, match="witness"):
             append(journal, "1")
         with pytest.raises(JournalError, match="witness"):
@@ -406,11 +404,8 @@ def test_a_verdict_that_was_not_said_is_never_given_and_goes_to_the_service_with
 ) -> None:
     journal, folder = running
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as broken:
-        broken.setattr(Slots, "write", refuse)
+        broken.setattr(Slots, "write", refused_write)
         with pytest.raises(JournalError, match="witness"):
             append(journal, "0")
     assert journal.remember_end(txn_id_of("0"), "1" * 32, ErrorCode.EXPIRED)

@@ -35,8 +35,6 @@ def pair(show_close: bool, as_json: bool) -> None:
             click.echo(json.dumps(paths))
         else:
             click.echo(f"{cable.left}\n{cable.right}")
-        if sys.stdout is not None:  # as after >&-
-            sys.stdout.flush()
         signal.sigwait(ends)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import click
@@ -72,8 +71,6 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: shown.end())
     click.echo(json.dumps({"url": page.url}) if as_json else f"{page.url}\nCtrl-C ends it.")
-    if sys.stdout is not None:  # as after >&-
-        sys.stdout.flush()
     try:
         shown.live()
     finally:

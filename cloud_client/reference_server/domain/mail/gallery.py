@@ -205,7 +205,7 @@ def _reissue(
         seq=next_seq,
     )
     if row is None or not row["listed"]:
-        return  # nobody has fetched the copy that is in the inbox now: what was refused is one of before
+        return  # the copy that is in the inbox now was not fetched: what was refused is an earlier one
     kind = MailKind(row["kind"])
     if kind.is_gallery:
         # The pages behind it would not fit any more: all of them go, and the report is answered again.

@@ -37,7 +37,7 @@ def create_session(call: Call, tx: Tx) -> ApiAnswer:
             raise Problem(ProblemCode.DEVICE_STATE_CONFLICT)
     if row["status"] == SubjectStatus.BLOCKED:
         raise Problem(ProblemCode.SUBJECT_STATE_CONFLICT)
-    for open_session in tx.all(  # one that has expired stays what its partner was shown
+    for open_session in tx.all(  # an expired one stays what its partner was shown
         """SELECT session_id FROM sessions
            WHERE subject_id = :subject_id AND status = 'open' AND expires_ms > :now_ms""",
         subject_id=row["subject_id"],

@@ -176,7 +176,7 @@ class OperatorPage:
         scope: Scope | None = None,
     ) -> Response:
         """A page for a signed-in visitor; others are sent to sign in."""
-        visit = self._visits.find(_cookie(request))
+        visit = self._visits.find(request.cookies.get(COOKIE))
         now_ms = self._service.now_ms()
 
         def work(tx: Tx) -> dict[str, Any] | None:
@@ -206,7 +206,7 @@ class OperatorPage:
         return self._html(request, f"{name}.html", context, 200 if shown.get("found", True) else 404)
 
     async def _sign_in_form(self, request: Request) -> Response:
-        if self._visits.find(_cookie(request)) is not None:
+        if self._visits.find(request.cookies.get(COOKIE)) is not None:
             return RedirectResponse(HOME, 303)
         return self._html(request, "sign_in.html", {"title": "Sign in", "error": ""})
 
@@ -236,7 +236,7 @@ class OperatorPage:
         return response
 
     async def _sign_out(self, request: Request) -> Response:
-        cookie = _cookie(request)
+        cookie = request.cookies.get(COOKIE)
         visit = self._visits.find(cookie)
         if visit is not None and await _is_own_form(request, visit):
             self._visits.end(cookie)
@@ -244,13 +244,13 @@ class OperatorPage:
 
     def _to_sign_in(self, request: Request) -> Response:
         response = RedirectResponse(SIGN_IN, 303)
-        if _cookie(request) is not None and self._visits.find(_cookie(request)) is None:
+        if request.cookies.get(COOKIE) is not None and self._visits.find(request.cookies.get(COOKIE)) is None:
             response.delete_cookie(COOKIE, path=HOME, secure=self._secure, httponly=True, samesite="strict")
         return response
 
     def _html(self, request: Request, template: str, context: dict[str, Any], status: int = 200) -> Response:
         chosen = request.query_params.get("language")
-        kept = _cookie(request, LANGUAGE_COOKIE)
+        kept = request.cookies.get(LANGUAGE_COOKIE)
         language = language_of(
             chosen if chosen in LANGUAGES else kept, request.headers.get("accept-language")
         )
@@ -298,10 +298,6 @@ async def _form(request: Request) -> dict[str, str]:
     except ValueError:
         return {}
     return {name: values[0] for name, values in fields.items()}
-
-
-def _cookie(request: Request, name: str = COOKIE) -> str | None:
-    return request.cookies.get(name)
 
 
 def _number(request: Request) -> int:
