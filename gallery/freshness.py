@@ -17,7 +17,7 @@ Everything is a pure function of what is held and of `GalleryNow`. The rules, in
 5. A head issued before the newest one verified is refused (freeze). One absurd date in the future must
    not shut the door for ever: where the newest head lies further ahead of the time than `MAX_SKEW_MS`,
    a head is taken that agrees with the time. Such a date does not move the floor, and gives at most one
-   TTL from the moment it was verified.
+   TTL, whatever comes between: the latest is remembered apart from the heads that agree with the time.
 """
 
 from dataclasses import dataclass, replace
@@ -77,8 +77,8 @@ class HeldTime:
     """What is known about time; `floor_ms` and `age_ms` are as of `boottime_ms` of the boot `boot_id`.
 
     `age_ms` is None when nothing is fresh: no head yet, or time was lost (then `time_lost`).
-    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from;
-    where time was lost, that of the newest verified before.
+    `newest_issued_at_ms` is that of any verified head. `counted_from_ms` and `ahead_ms` are the latest that
+    age has counted from, or never will, of heads that agreed with the time and of heads ahead of it.
     """
 
     boot_id: str
@@ -89,6 +89,7 @@ class HeldTime:
     time_lost: bool = False
     newest_issued_at_ms: int | None = None
     counted_from_ms: int | None = None
+    ahead_ms: int | None = None
 
     def at(self, now: GalleryNow) -> "HeldTime":
         """The same knowledge carried on to `now`, within one boot; this is what is written to the disk."""
@@ -113,10 +114,15 @@ class HeldTime:
         newest_ms = self.newest_issued_at_ms
         if self.time_lost or (newest_ms is not None and not (clock_kept and self._plausible(now.wall_ms))):
             # A head that was verified before the power cut has no known age either, whatever it describes.
-            return replace(held, age_ms=None, time_lost=True, counted_from_ms=newest_ms)
+            if newest_ms is not None:
+                held = _passed(held, newest_ms, self.last_known_ms)
+            return replace(held, age_ms=None, time_lost=True)
         if self.age_ms is None:
             return held
-        return replace(held, age_ms=self.age_ms + max(0, now.wall_ms - self.last_known_ms))
+        moved_ms = max(0, now.wall_ms - self.last_known_ms)
+        # A clock that had run ahead, and was set right while the power was off, hides a part of that time.
+        least_ms = (now.wall_ms - mark for mark in _marks(self) if mark <= now.wall_ms + MAX_SKEW_MS)
+        return replace(held, age_ms=max(self.age_ms + moved_ms, min(least_ms, default=0)))
 
     def with_head(self, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> "HeldTime":
         """A head was verified; `complete`: the store then holds exactly what it describes (rule 1).
@@ -124,24 +130,24 @@ class HeldTime:
         Raises PageRefused(freeze).
         """
         held = self.at(now)
-        known_ms = held.last_known_ms
-        newest_ms, counted_ms = self.newest_issued_at_ms, self.counted_from_ms
+        known_ms, newest_ms = held.last_known_ms, self.newest_issued_at_ms
+        if newest_ms is not None and not is_newer(issued_at_ms, newest_ms, known_ms):
+            raise PageRefused(RefusalCode.FREEZE, "a head issued later than this one is held")
+        limit_ms = known_ms + MAX_SKEW_MS
+        absurd = issued_at_ms > limit_ms
+        marks = _marks(held)
         if newest_ms is not None and issued_at_ms < newest_ms:
-            if not is_newer(issued_at_ms, newest_ms, known_ms):
-                raise PageRefused(RefusalCode.FREEZE, "a head issued later than this one is held")
-            if counted_ms is not None and counted_ms > known_ms + MAX_SKEW_MS:
-                counted_ms = None  # an absurd date; what age counts from stays otherwise (rule 3)
-        absurd = issued_at_ms > known_ms + MAX_SKEW_MS
+            marks.append(newest_ms)
+            held = _passed(held, newest_ms, known_ms)  # or it would count when it is shown again
         held = replace(
             held,
             newest_issued_at_ms=issued_at_ms,
-            counted_from_ms=counted_ms,
             floor_ms=held.floor_ms if absurd else max(held.floor_ms, issued_at_ms),
         )
-        if complete and (counted_ms is None or issued_at_ms > counted_ms):
-            held = replace(
-                held, age_ms=max(0, known_ms - issued_at_ms), time_lost=False, counted_from_ms=issued_at_ms
-            )
+        passed = any(issued_at_ms <= mark and (absurd or mark <= limit_ms) for mark in marks)
+        if complete and not passed:
+            age_ms = max(0, known_ms - issued_at_ms)
+            held = replace(_passed(held, issued_at_ms, known_ms), age_ms=age_ms, time_lost=False)
         return held
 
     def freshness(self, now: GalleryNow, ttl_ms: int) -> Freshness:
@@ -160,3 +166,17 @@ class HeldTime:
     def _plausible(self, wall_ms: int) -> bool:
         newest_ms = self.newest_issued_at_ms or 0
         return wall_ms >= max(self.last_known_ms - CLOCK_TOLERANCE_MS, newest_ms - MAX_SKEW_MS)
+
+
+def _passed(held: HeldTime, issued_at_ms: int, known_ms: int) -> HeldTime:
+    """Age counts from no head of that date, or an earlier one of its kind, from now on."""
+    limit_ms, counted_ms, ahead_ms = known_ms + MAX_SKEW_MS, held.counted_from_ms or 0, held.ahead_ms or 0
+    if issued_at_ms > limit_ms:
+        return replace(held, ahead_ms=max(issued_at_ms, ahead_ms))
+    if counted_ms > limit_ms:  # the clock was set back since
+        return replace(held, counted_from_ms=issued_at_ms, ahead_ms=max(counted_ms, ahead_ms))
+    return replace(held, counted_from_ms=max(issued_at_ms, counted_ms))
+
+
+def _marks(held: HeldTime) -> list[int]:
+    return [mark for mark in (held.counted_from_ms, held.ahead_ms) if mark is not None]

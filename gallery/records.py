@@ -43,12 +43,16 @@ class Held:
     def to_obj(self) -> JsonObject:
         """For the store."""
         place = {**asdict(self.position), "head": self.position.head.hex()}
+        time = asdict(self.time)
         return {
             "v": 1,
             "position": place,
             "generation": self.generation,
             "count": self.count,
-            "time": asdict(self.time),
+            "ahead_ms": time.pop(
+                "ahead_ms"
+            ),  # outside: older software refuses a member of time it does not know
+            "time": time,
         }
 
     @classmethod
@@ -56,7 +60,8 @@ class Held:
         """Out of the store, whose seal vouches for it. Raises StoreError for another version."""
         try:
             place = {**obj["position"], "head": bytes.fromhex(obj["position"]["head"])}
-            return cls(Position(**place), obj["generation"], obj["count"], HeldTime(**obj["time"]))
+            time = HeldTime(**obj["time"], ahead_ms=obj.get("ahead_ms"))
+            return cls(Position(**place), obj["generation"], obj["count"], time)
         except (KeyError, TypeError, ValueError) as error:
             raise _other_version() from error
 

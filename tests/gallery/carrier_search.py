@@ -28,6 +28,7 @@ from tests.gallery.gallery_service import NOW_MS, Service, encode, entry, palm, 
 
 HOUR_MS = 3_600_000
 STEP_MS = 3 * HOUR_MS
+YEARS_MS = 70 * 365 * 24 * HOUR_MS
 A, B, C, STRANGER = 1, 2, 3, 4
 ERASED_MS = 2 * HOUR_MS
 SHOWN_AGAIN = "a letter that was taken before makes an expired gallery fresh"
@@ -99,8 +100,10 @@ class CarrierFound:
     broken: tuple[str, tuple[str, ...]] | None
 
 
-def letters(*, blanking: bool) -> list[Letter]:
-    """`blanking`: the carrier also passes off deltas as those of an erased person."""
+def letters(*, blanking: bool, absurd: bool = False) -> list[Letter]:
+    """`blanking`: the carrier also passes off deltas as those of an erased person. `absurd`: the service once
+    signed a head with a date of years to come, which gives six hours wherever it is shown first.
+    """
     service = Service()
     made: list[Letter] = []
 
@@ -128,6 +131,9 @@ def letters(*, blanking: bool) -> list[Letter]:
     page("deltas 1-2", 0, first)
     head(0)
     snapshot("snapshot 0 h", 0, service.snapshot_objs(1, NOW_MS))
+    if absurd:
+        ahead = service.head(issued_at_ms=NOW_MS + YEARS_MS)
+        made.append(Letter("absurd head", 0, lambda gallery, now: gallery.apply_head(ahead, now)))
     service.tombstone(A)
     page("deltas 3", ERASED_MS, service.deltas_obj(2, issued_at_ms=NOW_MS + ERASED_MS))
     head(ERASED_MS)
@@ -172,14 +178,22 @@ class CarrierSearch:
     """States are visited breadth first, so that the course to a broken promise is a shortest one."""
 
     def __init__(
-        self, folder: Path, *, steps: int, hours: int, blanking: bool = False, only: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        steps: int,
+        hours: int,
+        blanking: bool = False,
+        absurd: bool = False,
+        only: tuple[str, ...] = (),
     ) -> None:
         """`only`: how the names of the letters begin that the carrier has; all of them where it is empty."""
         self._folder = folder
         self._steps = steps
         self._last_ms = hours * HOUR_MS
         self._service = Service()
-        self._letters = [one for one in letters(blanking=blanking) if one.name.startswith(only or ("",))]
+        known = letters(blanking=blanking, absurd=absurd)
+        self._letters = [one for one in known if one.name.startswith(only or ("",))]
         self._places = 0
 
     def run(self) -> CarrierFound:
@@ -269,7 +283,9 @@ class CarrierSearch:
         known = [person for person in (A, B, C, STRANGER) if who(gallery, person) == subject_ref(person)]
         # A device whose clock is wrong cannot tell a letter that was held back from a new one.
         if node.moment.wall_off_ms == 0:
-            if newest_head_ms < before.newest_head_ms:
+            if (
+                newest_head_ms < before.newest_head_ms < NOW_MS + YEARS_MS
+            ):  # what agrees with the time follows
                 return "an older head was taken"
             if fresh and A in known and true_ms > ERASED_MS + MAX_TTL_MS:
                 return "an erased person is recognised six hours after the erasure"

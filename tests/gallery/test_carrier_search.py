@@ -12,7 +12,7 @@ import gallery.stream
 from gallery.freshness import Freshness, FreshnessReason, GalleryNow, HeldTime
 from gallery.stream import Delta, DeltaPage, Head
 from link1.canonical import JsonObject
-from tests.gallery.carrier_search import CarrierSearch
+from tests.gallery.carrier_search import SHOWN_AGAIN, CarrierSearch
 
 Patch = pytest.MonkeyPatch
 
@@ -24,7 +24,7 @@ def test_no_course_of_events_breaks_a_promise(tmp_path: Path) -> None:
 
 
 def test_a_carrier_that_hides_as_many_enrolments_as_erasures_is_not_noticed(tmp_path: Path) -> None:
-    """The limit that docs/decisions/33 states: what was erased stays, with a count that fits."""
+    """The limit that docs/decisions/25 states: what was erased stays, with a count that fits."""
     found = CarrierSearch(tmp_path, steps=4, hours=6, blanking=True, only=("deltas 1-2", "deltas 3-4")).run()
     assert found.broken is not None
     assert found.broken[1][-1] == "deltas 3-4, 3 and 4 hidden"
@@ -34,6 +34,12 @@ def test_with_a_clock_set_back_a_letter_taken_before_makes_nothing_fresh(tmp_pat
     """It did: a newer head looked absurd, and after it the old one counted as new."""
     search = CarrierSearch(tmp_path, steps=5, hours=3, only=("deltas 1-2", "head 2", "head 0"))
     assert search.run().broken is None
+
+
+def test_a_date_of_years_to_come_makes_what_is_held_fresh_once(tmp_path: Path) -> None:
+    """It did each time that a head which agrees with the time had come before it, with pages withheld."""
+    only = ("deltas 1-2", "head 2", "absurd head")
+    assert CarrierSearch(tmp_path, steps=6, hours=6, absurd=True, only=only).run().broken is None
 
 
 # ---- planted faults
@@ -109,6 +115,15 @@ def verifies_no_signature(patch: Patch) -> None:
     patch.setattr(gallery.gallery, "verify_head", verify_head)
 
 
+def forgets_what_lay_ahead(patch: Patch) -> None:
+    sound = HeldTime.with_head
+
+    def with_head(self: HeldTime, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> HeldTime:
+        return sound(replace(self, ahead_ms=None), issued_at_ms, now, complete=complete)
+
+    patch.setattr(HeldTime, "with_head", with_head)
+
+
 OLD = "an erased person is recognised six hours after the erasure"
 STRANGER = "a palm that the service never signed is recognised"
 OLDER = "an older head was taken"
@@ -121,6 +136,7 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, tuple[str, ...]]] = {
     compares_no_digest: (STRANGER, ("deltas 1-2",)),
     compares_no_state: (STRANGER, ("snapshot 4 h",)),
     verifies_no_signature: (OLDER, ("deltas 1-2", "head of its own")),
+    forgets_what_lay_ahead: (SHOWN_AGAIN, ("deltas 1-2", "head 2", "absurd head")),
 }
 """A fault, the promise that is found broken, and the letters that are enough to find it."""
 
@@ -128,7 +144,7 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_planted_fault_is_found(fault: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
     promise, only = FAULTS[fault]
-    search = CarrierSearch(tmp_path, steps=5, hours=9, only=only)
+    search = CarrierSearch(tmp_path, steps=5, hours=9, absurd=True, only=only)
     fault(monkeypatch)  # after the service has made its letters
     found = search.run()
     assert found.broken is not None

@@ -38,6 +38,7 @@ class Clocks(RuleBasedStateMachine):
         self.disk = self.held
         self.verified_at: int | None = None
         self.heads: list[int] = []
+        self.furthest = 0
         self.first_shown: dict[int, int] = {}
         """When a head was verified first, by its time of issue."""
 
@@ -56,7 +57,7 @@ class Clocks(RuleBasedStateMachine):
             self.disk = self.held
 
     def _take(self, issued_at_ms: int) -> bool:
-        before = self.held.counted_from_ms
+        before = self.held
         try:
             # As a snapshot does: its head is noted with each page, and is complete with the last one.
             self._note(issued_at_ms)
@@ -64,7 +65,7 @@ class Clocks(RuleBasedStateMachine):
         except PageRefused:
             return False
         self.disk = self.held
-        if self.held.counted_from_ms != before:
+        if (self.held.counted_from_ms, self.held.ahead_ms) != (before.counted_from_ms, before.ahead_ms):
             self.verified_at = self.first_shown.get(issued_at_ms, self.true)
         return True
 
@@ -113,8 +114,14 @@ class Clocks(RuleBasedStateMachine):
 
     @rule(ahead=st.integers(HOUR, 80 * YEAR))
     def the_service_signs_an_absurd_date(self, ahead: int) -> None:
-        if abs(self.wall_off) <= MAX_SKEW_MS:
-            self._take(self.true + ahead)
+        if abs(self.wall_off) <= MAX_SKEW_MS and self._take(self.true + ahead):
+            self.furthest = max(self.furthest, self.true + ahead)
+
+    @rule()
+    def the_furthest_date_comes_again(self) -> None:
+        before = self.fresh()
+        if self.furthest and abs(self.wall_off) <= MAX_SKEW_MS and self._take(self.furthest):
+            assert before or not self.fresh()
 
     @rule()
     def the_program_restarts(self) -> None:

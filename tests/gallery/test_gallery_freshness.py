@@ -1,5 +1,7 @@
 """The TTL, in stories with two clocks."""
 
+from dataclasses import replace
+
 import pytest
 
 from gallery.errors import PageRefused
@@ -12,6 +14,7 @@ from gallery.freshness import (
     HeldTime,
     is_newer,
 )
+from gallery.records import Held, Position
 
 MINUTE, HOUR = 60_000, 3_600_000
 T = 1_800_000_000_000
@@ -192,11 +195,23 @@ def test_an_absurd_date_does_not_make_a_head_that_is_shown_again_younger() -> No
     assert reason(again, now(2 * MINUTE)) is FreshnessReason.EXPIRED
 
 
+def test_an_absurd_date_counts_once_whatever_comes_between() -> None:
+    absurd, held = T + 70 * YEAR, started().with_head(T + 70 * YEAR, now(HOUR), complete=True)
+    assert reason(held, now(7 * HOUR - 1)) is FreshnessReason.FRESH
+    held = held.with_head(T + 7 * HOUR, now(7 * HOUR), complete=False)
+    again = held.with_head(absurd, now(7 * HOUR), complete=True)
+    assert reason(again, now(7 * HOUR)) is FreshnessReason.EXPIRED
+    later = held.with_head(absurd + 1, now(7 * HOUR), complete=True)
+    assert reason(later, now(7 * HOUR)) is FreshnessReason.FRESH
+    right = again.with_head(T + 7 * HOUR + 1, now(7 * HOUR), complete=True)
+    assert reason(right, now(7 * HOUR)) is FreshnessReason.FRESH
+
+
 @pytest.mark.parametrize(("at_ms", "counts_anew"), [(50 * MINUTE - 1, True), (50 * MINUTE, False)])
 def test_age_counts_from_an_absurd_date_once_it_is_ten_minutes_ahead(at_ms: int, counts_anew: bool) -> None:
     held = HeldTime("boot-1", 5_000).with_head(T + HOUR, now(0), complete=True)
     held = held.with_head(T + 70 * YEAR, now(0), complete=False).with_head(T, now(at_ms), complete=True)
-    assert held.counted_from_ms == (T if counts_anew else T + HOUR)
+    assert (held.counted_from_ms == T) is counts_anew
 
 
 def test_a_date_is_absurd_from_ten_minutes_ahead_on() -> None:
@@ -215,3 +230,18 @@ def test_a_wall_clock_two_minutes_back_is_plausible_and_more_is_not() -> None:
     for wall_ms, found in ((least_ms, FreshnessReason.FRESH), (least_ms - 1, FreshnessReason.TIME_UNKNOWN)):
         held = saved.after_restart(GalleryNow(10, wall_ms), "boot-2")
         assert reason(held, GalleryNow(10, wall_ms)) is found
+
+
+def test_what_lay_ahead_is_kept_and_the_software_before_reads_the_rest() -> None:
+    held = Held(Position.start("palm", 1), 1, 0, started().with_head(T + YEAR, now(0), complete=True))
+    obj = held.to_obj()
+    assert Held.from_obj(obj) == held
+    assert "ahead_ms" not in obj["time"], "it takes no member of time that it does not know"
+    del obj["ahead_ms"]
+    assert Held.from_obj(obj).time == replace(held.time, ahead_ms=None), "as it has written it"
+
+
+def test_a_clock_that_had_run_ahead_makes_no_head_younger_after_a_power_cut() -> None:
+    held = started().at(now(0, wall_ms=T + HOUR))
+    after = held.after_restart(GalleryNow(1_000, T + 7 * HOUR), "boot-2")
+    assert reason(after, GalleryNow(1_000, T + 7 * HOUR)) is FreshnessReason.EXPIRED
