@@ -30,17 +30,21 @@ MAX_TTL_MS: Final = 21_600_000
 """6 h: what the erasure receipt promises about devices that stay offline (partner API, Erasure)."""
 MAX_SKEW_MS: Final = 600_000
 """10 min: how far the service's clock may run ahead of this device's before a date counts as absurd."""
+ABSURD_ORDER_MS: Final = 24 * 3_600_000
+"""24 h: the same for what the service orders. With a clock that is hours behind, every order seems to lie
+ahead, and none that was taken back may come again; for a wrong date of the service, orders may wait a day.
+"""
 CLOCK_TOLERANCE_MS: Final = 120_000
 """2 min: how far an honest wall clock is set back by time synchronisation after a restart."""
 
 
-def is_newer(issued_at_ms: int, newest_ms: int, known_ms: int) -> bool:
+def is_newer(issued_at_ms: int, newest_ms: int, known_ms: int, *, absurd_ms: int = MAX_SKEW_MS) -> bool:
     """Whether something signed at `issued_at_ms` may follow what was signed at `newest_ms` (rule 5).
 
-    `known_ms`: the later of the wall clock and the floor. A date far ahead of it does not shut the door to
-    what agrees with the time.
+    `known_ms`: the later of the wall clock and the floor. A date more than `absurd_ms` ahead of it does not
+    shut the door to what agrees with the time.
     """
-    absurd = newest_ms > known_ms + MAX_SKEW_MS and abs(issued_at_ms - known_ms) <= MAX_TTL_MS
+    absurd = newest_ms > known_ms + absurd_ms and abs(issued_at_ms - known_ms) <= MAX_TTL_MS
     return issued_at_ms >= newest_ms or absurd
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from device.errors import Outdated, TrustError
 from device.trust.trust import DbdKey
-from gallery.freshness import is_newer
+from gallery.freshness import ABSURD_ORDER_MS, is_newer
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.keys import PublicKey
@@ -43,7 +43,8 @@ class StatusReader:
     """Checks signed statuses, and remembers the newest of all carriers.
 
     `key_of` returns the pinned device_status key of a kid. `at_least_ms`: of the status or bundle in
-    trust.json. `known_ms`: the known time; with it one date far ahead does not block every later status.
+    trust.json. `known_ms`: the known time; with it one date of over a day ahead does not block every later
+    status.
     """
 
     device_id: str
@@ -67,7 +68,8 @@ class StatusReader:
         if members.text(obj, "device_id", NAME) != self.device_id:
             raise TrustError("the device status is about another device")
         issued_at_ms = members.integer(obj, "issued_at_ms")
-        if not is_newer(issued_at_ms, max(self.newest_ms, self.at_least_ms()), self.known_ms()):
+        newest_ms = max(self.newest_ms, self.at_least_ms())
+        if not is_newer(issued_at_ms, newest_ms, self.known_ms(), absurd_ms=ABSURD_ORDER_MS):
             raise Outdated("the device status is older than one that was accepted before")
         members.one_of(obj, "status", _STATUSES)
         members.integer(obj, "config_seq")

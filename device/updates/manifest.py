@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from device.errors import Outdated, TrustError, UpdateRefused
 from device.trust.policy import certified
-from gallery.freshness import is_newer
+from gallery.freshness import ABSURD_ORDER_MS, is_newer
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
@@ -146,7 +146,8 @@ class OfferReader:
             raise TrustError("the offer of updates is for another device")
         members.array(obj, "release_seqs", 0, _MAX_OFFERED)
         offer = Offer.from_obj(obj)
-        if newest is not None and not is_newer(offer.issued_at_ms, newest.issued_at_ms, self.now_ms()):
+        known_ms, newest_ms = self.now_ms(), offer.issued_at_ms if newest is None else newest.issued_at_ms
+        if not is_newer(offer.issued_at_ms, newest_ms, known_ms, absurd_ms=ABSURD_ORDER_MS):
             raise Outdated("the offer of updates is older than one that was seen before")
         data = members.array(answer, "data", 0, _MAX_RELEASES)
         return OfferAnswer(

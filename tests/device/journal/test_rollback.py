@@ -46,6 +46,14 @@ def test_an_absurd_status_does_not_shut_out_the_right_ones() -> None:
             reader.read(status(old))
 
 
+def test_a_clock_that_is_hours_behind_brings_no_old_status_back() -> None:
+    """As on a board whose clock has local time: each status seems to lie ahead, and none is absurd."""
+    reader = StatusReader(DEVICE_ID, service_key, known_ms=lambda: NOW_MS - 3 * HOUR)
+    reader.read(status(NOW_MS))
+    with pytest.raises(Outdated):
+        reader.read(status(NOW_MS - HOUR))
+
+
 def test_a_clock_set_back_brings_no_old_status_back() -> None:
     known = [NOW_MS]
     reader = StatusReader(DEVICE_ID, service_key, known_ms=lambda: known[0])

@@ -316,6 +316,13 @@ def test_an_offer_for_another_device_of_another_signer_or_an_old_one_is_refused(
         OFFERS.read(offer(**changed), newest)
 
 
+def test_a_clock_that_is_hours_behind_brings_no_old_offer_back() -> None:
+    newest = Offer(now_ms() + 3 * 3_600_000, ())
+    with pytest.raises(Outdated):
+        OFFERS.read(offer(), newest)
+    assert OFFERS.read(offer(), Offer(now_ms() + 25 * 3_600_000, ())).offer.release_seqs == ()
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
