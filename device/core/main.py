@@ -51,6 +51,7 @@ from device.platform.clock import Clock, SystemClock, has_kept_time
 from device.platform.logs import log_to_stderr
 from device.platform.memory import MemoryGuard, guard_memory, settle_memory
 from device.platform.roles import control_handler, serve_roles
+from device.platform.streams import open_closed_streams
 from device.platform.threads import BulkTurn, StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
@@ -89,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
+    open_closed_streams()
     given = parser().parse_args(arguments)
     path = config_path(given.config)
     again = False

@@ -26,6 +26,7 @@ from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
 from device.platform.logs import log_to_stderr
 from device.platform.memory import guard_memory
+from device.platform.streams import open_closed_streams
 from device.syncd import tasks
 from device.syncd.fleet_tasks import ReportTask, UpdatesTask
 from device.values.carrier import WIPED_CODE, CloudState
@@ -166,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key."""
+    open_closed_streams()
     given = parser().parse_args(arguments)
     log_to_stderr()
     # A line with the whole address of every request does not belong into the journal.

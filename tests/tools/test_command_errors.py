@@ -315,6 +315,50 @@ def test_an_error_keeps_its_exit_code_without_a_stream_to_write_to(closed: str, 
     assert said.startswith("palmctl: ") or closed == "2>&-"
 
 
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (("enrol", "--config", "device.toml"), 2, "on a terminal, and this is none"),
+        (("factory-reset", "--config", "device.toml"), 2, "no terminal to ask"),
+        (("provision", "--string-stdin", "--config", "device.toml"), 2, "came on standard input"),
+        (
+            (
+                "cloud",
+                "bundle",
+                "create",
+                "--request",
+                "request",
+                "--tenant",
+                "t",
+                "--mode",
+                "test",
+                "--data",
+                "cloud",
+            ),
+            2,
+            "no terminal to ask",
+        ),
+        (("link", "monitor", "--file", "-"), 0, ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_closed_standard_input_is_one_that_has_ended(
+    words: tuple[str, ...],
+    exit_code: int,
+    said: str,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle = ["--offline-bundle", "request", "--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7"]
+    monkeypatch.chdir(config.parent)
+    made = CliRunner().invoke(main, ["provision", "--config", "device.toml", *bundle])
+    assert made.exit_code == 0, made.output
+    ended, closed = (without_stream(stream, *words) for stream in ("</dev/null", "<&-"))
+    out, found = closed.communicate(timeout=60)
+    assert (out, found) == ended.communicate(timeout=60)
+    assert (closed.returncode, ended.returncode, out) == (exit_code, exit_code, "") and said in found, found
+
+
 def test_a_virtual_cable_lives_without_standard_output() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited: it waits until it is waited for
     try:

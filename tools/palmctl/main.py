@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from device.platform.streams import open_closed_streams
 from tools.palmctl.command_errors import reported
 from tools.palmctl.groups import KIT, RIG, SERVER, ExtendedGroup, in_language
 from tools.palmctl.language import LANGUAGES, choose_language, translated
@@ -53,6 +54,7 @@ class LazyGroup(ExtendedGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with reported():  # for what happens before a command runs: --help may go into a closed pipe
+            open_closed_streams()
             return super().main(*args, **extra)
 
     def make_context(
