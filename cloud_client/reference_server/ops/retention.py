@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_client.reference_server.contract.times import DAY_MS, months_before
+from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.people import sessions
-from cloud_client.reference_server.domain.verdicts.records import VERDICT_MONTHS
+from cloud_client.reference_server.domain.verdicts.expiry import delete_expired
 from cloud_client.reference_server.store.base import CloudStore, Tx
 from cloud_client.reference_server.web.api import idempotency
 
@@ -89,7 +89,18 @@ class _Expired:
         )
 
 
-def _all_expired(tx: Tx, now_ms: int) -> Iterator[_Expired]:
+@dataclass(frozen=True, slots=True)
+class _ExpiredVerdicts:
+    """Those past their 13 months, of which the end of each chain stays."""
+
+    now_ms: int
+    table: str = "verdicts"
+
+    def delete(self, tx: Tx, most: int) -> int:
+        return delete_expired(tx, self.now_ms, most)
+
+
+def _all_expired(tx: Tx, now_ms: int) -> Iterator[_Expired | _ExpiredVerdicts]:
     now, mailed = {"now_ms": now_ms}, {"limit_ms": now_ms - mail_inbox.KEEP_ACKNOWLEDGED_MS}
     yield _Expired(
         "idempotency",
@@ -119,13 +130,7 @@ def _all_expired(tx: Tx, now_ms: int) -> Iterator[_Expired]:
             {"stream": row["stream"], "kept_epoch": row["kept_epoch"]},
         )
     yield _Expired("events", "event_id", "created_ms <= :limit_ms", {"limit_ms": now_ms - EVENT_MS})
-    # By the clock of the service: a gate's own may be years off, and it opens all the same.
-    yield _Expired(
-        "verdicts",
-        "verdict_id",
-        "received_ms <= :limit_ms",
-        {"limit_ms": months_before(now_ms, VERDICT_MONTHS)},
-    )
+    yield _ExpiredVerdicts(now_ms)
     yield _Expired("nonces", "kid, nonce", "expires_ms <= :now_ms", now)
     yield _Expired("challenges", "tenant_id, device_id", "expires_ms <= :now_ms", now)
     yield _Expired("snapshots", "snapshot_id", "expires_ms <= :now_ms", now)

@@ -552,6 +552,14 @@ _RECEIVED = (
     "CREATE TABLE key_marks (name TEXT PRIMARY KEY, mark TEXT NOT NULL)",
 )
 
+_CHAINS = (
+    # The last verdict of a key that the sweep deleted: what the next one in the chain names.
+    """CREATE TABLE chain_marks (
+        signer_kid TEXT PRIMARY KEY,
+        verdict_seq BIGINT NOT NULL,
+        verdict_id TEXT NOT NULL)""",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -561,6 +569,7 @@ MIGRATIONS: Final = (
     _WRAPPING,
     _EPOCHS,
     _RECEIVED,
+    _CHAINS,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -126,6 +126,31 @@ def test_verdicts_go_by_the_clock_of_the_service(own_cloud: Cloud) -> None:
     assert listed() == 0
 
 
+def test_a_gate_that_rested_longer_than_verdicts_are_kept_goes_on_with_its_chain(own_cloud: Cloud) -> None:
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+    partner, device, other = tenant.partner(), tenant.device(), tenant.device("other")
+    device.upload(*({"signed_verdict": device.verdict()} for _ in range(3)))
+    other.upload({"signed_verdict": other.verdict()})
+    lost = other.verdict()
+    cloud.clock.forward(ms=400 * _DAY_MS)
+    assert sweep(cloud, cloud.clock.ms)["verdicts"] == 4
+    for gate in (device, device, other):
+        cloud.clock.forward(s=1)
+        gate.upload({"signed_verdict": gate.verdict()})
+    states = [one["reconciliation"] for one in partner.get("/v1/verdicts", order="asc")["data"]]
+    assert states == ["awaiting_decision", "awaiting_decision", "conflict"]  # of which one is missing
+    other.upload({"signed_verdict": lost})
+    assert {one["reconciliation"] for one in partner.get("/v1/verdicts")["data"]} == {"awaiting_decision"}
+    cloud.clock.forward(ms=400 * _DAY_MS)
+    assert sweep(cloud, cloud.clock.ms)["verdicts"] == 4
+    device.upload({"signed_verdict": device.verdict()})
+    cloud.clock.forward(s=1)
+    device.upload({"signed_verdict": device.verdict(prev_ref="f" * 32)})
+    states = [one["reconciliation"] for one in partner.get("/v1/verdicts", order="asc")["data"]]
+    assert states == ["awaiting_decision", "conflict"]
+
+
 def test_sweep_wants_a_moment(own_cloud: Cloud) -> None:
     for text in ("tomorrow", "2030-01-01", "2030-01-01T00:00:00", "1700000000"):
         done = CliRunner().invoke(

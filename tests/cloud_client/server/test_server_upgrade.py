@@ -18,6 +18,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP TABLE chain_marks",
     "DROP TABLE key_marks",
     "ALTER TABLE inbox DROP COLUMN listed",
     "DROP INDEX verdicts_received",

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
-from cloud_client.reference_server.domain.verdicts.records import VERDICT_MONTHS
+from cloud_client.reference_server.domain.verdicts.expiry import VERDICT_MONTHS
 from cloud_client.reference_server.store.base import Tx
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench import many_verdicts

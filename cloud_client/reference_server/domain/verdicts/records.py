@@ -13,6 +13,7 @@ from cloud_client.reference_server.domain.pages import Listed, Position, list_pa
 from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.rows import own_row
+from cloud_client.reference_server.domain.verdicts.expiry import VERDICT_MONTHS
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.keys import PublicKey
@@ -28,8 +29,6 @@ _COLUMNS: Final = """tenant_id, verdict_id, txn_id, device_id, gate_id, dbd_id, 
     pad_res, quality_q, model_id, decided_ms, received_ms, reconciliation, hand, subject_id, signed_decision,
     signed_passage, change_no"""
 """What a record is made of: not the signed verdict, which is most of a row."""
-VERDICT_MONTHS: Final = 13
-"""How long verdicts are kept, from when the service received them."""
 CHANGES_CURSOR_MS: Final = VERDICT_MONTHS * 30 * DAY_MS
 """A back office that was away for longer may have missed a record that is deleted already."""
 

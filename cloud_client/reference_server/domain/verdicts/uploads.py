@@ -21,6 +21,7 @@ from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.verdicts.expiry import deleted_before
 from cloud_client.reference_server.domain.verdicts.reconcile import Facts, reconcile
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, canonical_bytes
@@ -223,7 +224,7 @@ def _link_chain(take: _Upload, kid: str, seq: int) -> None:
         if row["verdict_seq"] == 1:
             broken = row["prev_ref"] != PREV_REF_OF_FIRST
         else:
-            before = rows.get(row["verdict_seq"] - 1)
+            before = rows.get(row["verdict_seq"] - 1) or deleted_before(tx, kid, row["verdict_seq"])
             broken = before is None or before["verdict_id"] != row["prev_ref"]
         if broken != row["chain_broken"]:
             tx.run(
