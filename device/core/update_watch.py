@@ -61,6 +61,7 @@ class UpdateWatch:
 
     async def _new_start_due(self) -> bool:
         desk = self.desk
+        await desk.save_again()
         await self._settle_app()
         if desk.state is not None and desk.state.trial is not None:
             await self._judge_trial()
@@ -74,14 +75,18 @@ class UpdateWatch:
         return self._is_quiet()
 
     def _report_failure(self) -> None:
-        state, failed = self.desk.state, None
+        state, failed, unsaved = self.desk.state, None, self.desk.unsaved
         detail = self.desk.fault
-        if state is not None and (failed := state.failed) is not None:
+        if unsaved:
+            detail = f"the model in force stays until the state of updates can be saved: {unsaved}"
+        elif state is not None and (failed := state.failed) is not None:
             detail = (
                 f"release {failed.release_seq} ({failed.kind} {failed.version}) is not in force: "
                 f"{failed.code}; the previous one serves until a release with a higher release_seq arrives"
             )
-        self.health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
+        self.health.put(
+            HealthWord.UPDATE_FAILED, state is None or failed is not None or unsaved != "", detail
+        )
 
     def _is_quiet(self) -> bool:
         """Whether a restart interrupts no passage, or has waited long enough."""

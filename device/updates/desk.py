@@ -83,6 +83,8 @@ class UpdateDesk:
         self.state = self.opened.state
         """None when the state on the disk is unusable; `fault` says why."""
         self.fault = self.opened.fault
+        self.unsaved = self.opened.unsaved
+        """Why the state is not on the disk; empty when it is."""
         self._thread = StoreThread("update")
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
@@ -343,12 +345,24 @@ class UpdateDesk:
     def wants_other_model(self, facts: GalleryFacts | None) -> bool:
         """Whether the gallery belongs to another model than the one in force, so that a restart is due."""
         state = self.state
-        if state is None or self.model_pinned:
+        if state is None or self.model_pinned or self.unsaved:  # a start that is not saved changes nothing
             return False
         shipped_id, newer_id = self.opened.shipped_id, self.opened.newer_id
         if newer_id is not None and not shipped_stays(state, facts, newer_id):
             return True
         return model_for(state, facts, shipped_id, self.now_ms()) != state.model
+
+    async def save_again(self) -> None:
+        """Try once more to save the state that this start could not."""
+        async with self._changing:
+            if self.state is None or not self.unsaved:
+                return
+            try:
+                await self._put(self.state)
+            except StateError as error:
+                self.unsaved = str(error)
+            else:
+                _log.info("the state of updates is on the disk again")
 
     async def prove(self) -> None:
         """The model on trial serves. Raises StateError."""
@@ -394,9 +408,9 @@ class UpdateDesk:
 
     async def _put(self, state: UpdateState) -> None:
         """Save the state, then put it in force."""
-        if state != self.state:
+        if state != self.state or self.unsaved:
             await self._thread.do(lambda: self._store.save(state))
-            self.state = state
+            self.state, self.unsaved = state, ""
             self._changed()
 
 

@@ -40,13 +40,14 @@ class OpenedUpdates:
     """Updates at the start; `fault` says why `state` is None, and then no update is accepted.
 
     `shipped_id`: of the model that takes the place of the shipped one. `newer_id`: of the model that came
-    with the software, while it waits for its gallery epoch."""
+    with the software, while it waits for its gallery epoch. `unsaved`: why the disk does not hold `state`."""
 
     store: UpdateStore
     state: UpdateState | None
     fault: str
     shipped_id: str
     newer_id: str | None = None
+    unsaved: str = ""
 
 
 def gallery_facts(
@@ -73,26 +74,36 @@ def open_models(
 ) -> tuple[OpenedModel, OpenedUpdates]:
     """Settle the outcome of a trial, and open the model that belongs to the gallery. `now_ms`: epoch.
 
-    A model on trial that cannot be opened is replaced by the previous one at once. With `[model] dir` in the
+    A model on trial that cannot be opened is replaced by the previous one at once. Where the disk refuses the
+    state, the model in force stays, and `UpdateDesk.save_again` tries it again. With `[model] dir` in the
     configuration that folder is used, regardless of updates.
     """
     store = UpdateStore(config.device.state_dir)
     try:
         state = store.load(facts.epoch if facts is not None else 0)
-        shipped = _shipped(config, store, state, facts)
-        if config.model.dir is None:
-            state = _settled(store, state, starting(state, facts, shipped.model_id, now_ms))
-            _keep(store, state, shipped)
-        opened, state = _open(config, store, state, shipped.folder)
     except StateError as error:
         _log.error("updates: %s", error)
         shipped = _shipped(config, store, UpdateState(), facts)
         return _opened(shipped.folder), OpenedUpdates(store, None, str(error), shipped.model_id)
-    try:
-        store.tidy(state)
-    except StateError as error:  # what is left over hinders no passage
-        _log.error("updates: %s", error)
-    return opened, OpenedUpdates(store, state, "", shipped.model_id, shipped.newer_id)
+    shipped = _shipped(config, store, state, facts)
+    unsaved = ""
+    if config.model.dir is None:
+        state, unsaved = _begun(store, state, facts, shipped.model_id, now_ms)
+        _keep(store, state, shipped)
+        opened = _opened(_folder(store, state, shipped))
+        if opened.embedder is None and state.trial is not None:
+            _log.error("release %d does not start: %s", state.model, opened.fault)
+            state = returned(state, "no_start")
+            unsaved = _not_saved(store, state)
+            opened = _opened(_folder(store, state, shipped))
+    else:
+        opened = _opened(shipped.folder)
+    if not unsaved:  # the state on the disk may name what this one does not
+        try:
+            store.tidy(state)
+        except StateError as error:  # what is left over hinders no passage
+            _log.error("updates: %s", error)
+    return opened, OpenedUpdates(store, state, "", shipped.model_id, shipped.newer_id, unsaved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,23 +141,30 @@ def _keep(store: UpdateStore, state: UpdateState, shipped: _Shipped) -> None:
         _log.error("%s; newer software with another model would recognise no one", error)
 
 
-def _open(
-    config: DeviceConfig, store: UpdateStore, state: UpdateState, shipped: Path
-) -> tuple[OpenedModel, UpdateState]:
-    if config.model.dir is not None or state.model == SHIPPED:
-        return _opened(shipped), state
-    opened = _opened(store.model_folder(state.model))
-    if opened.embedder is None and state.trial is not None:
-        _log.error("release %d does not start: %s", state.model, opened.fault)
-        return _open(config, store, _settled(store, state, returned(state, "no_start")), shipped)
-    return opened, state
+def _begun(
+    store: UpdateStore, before: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int
+) -> tuple[UpdateState, str]:
+    """The state of this start, and why it is not on the disk."""
+    after = starting(before, facts, shipped_id, now_ms)
+    unsaved = "" if after == before else _not_saved(store, after)
+    if unsaved:  # what was in force serves on
+        after = starting(before, facts, shipped_id, now_ms, counted=False)
+    return after, unsaved
 
 
-def _settled(store: UpdateStore, before: UpdateState, after: UpdateState) -> UpdateState:
-    """`after`, saved before it is used."""
-    if after != before:
-        store.save(after)
-    return after
+def _not_saved(store: UpdateStore, state: UpdateState) -> str:
+    """Save the state; why it could not be, empty when it is."""
+    try:
+        store.save(state)
+    except StateError as error:
+        _log.error("updates: %s", error)
+        return str(error)
+    return ""
+
+
+def _folder(store: UpdateStore, state: UpdateState, shipped: _Shipped) -> Path:
+    """Of the model in force."""
+    return shipped.folder if state.model == SHIPPED else store.model_folder(state.model)
 
 
 def _opened(folder: Path) -> OpenedModel:

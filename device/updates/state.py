@@ -257,22 +257,28 @@ def shipped_stays(state: UpdateState, facts: GalleryFacts | None, shipped_id: st
     return facts.model_id is not None or facts.epoch <= state.home_epoch
 
 
-def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int) -> UpdateState:
-    """The state at a start: a failed trial is settled, and the model fits the gallery. `now_ms`: epoch."""
+def starting(
+    state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int, *, counted: bool = True
+) -> UpdateState:
+    """The state at a start: a failed trial is settled, and the model fits the gallery. `now_ms`: epoch.
+
+    Where the start cannot be `counted`, because the disk refuses the state, no model begins a trial.
+    """
     trial = state.trial
     if trial is not None and trial.starts >= _starts_allowed(state, trial, shipped_id):
         state = returned(state, "died_on_trial")
     wanted = model_for(state, facts, shipped_id, now_ms)
-    switches = wanted != state.model
+    # A model on trial that another one replaces has not proved itself: the way back does not lead to it.
+    proven = state.model if state.trial is None else state.trial.back_to
+    is_proven = wanted in (SHIPPED, proven)
+    switches = wanted != state.model and (counted or is_proven)
     if switches:
-        # A model on trial that another one replaces has not proved itself: the way back does not lead to it.
-        proven = state.model if state.trial is None else state.trial.back_to
         state = replace(
             _needs_no_offer(state, wanted),
             model=wanted,
             previous=state.model if wanted == proven else proven,
             waiting=None if state.waiting == wanted else state.waiting,
-            trial=ModelTrial(wanted, proven, 0) if wanted not in (SHIPPED, proven) else None,
+            trial=None if is_proven else ModelTrial(wanted, proven, 0),
         )
     present = state.model_id(state.model, shipped_id)
     if facts is not None and (switches or facts.model_id == present):

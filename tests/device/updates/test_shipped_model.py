@@ -1,18 +1,24 @@
 """Software that comes with another model than the software before it: the gallery's stays until its epoch."""
 
+import asyncio
 import errno
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from device.config.config import DeviceConfig, ModelSection
+from device.core.served_gallery import ServedGallery
+from device.core.update_watch import UpdateWatch
+from device.health import Health, HealthWord
+from device.platform.clock import SystemClock
 from device.updates import models
+from device.updates.desk import UpdateDesk
 from device.updates.models import OpenedModel, OpenedUpdates, open_models
-from device.updates.state import GalleryFacts, ModelSlot, UpdateState
+from device.updates.state import GalleryFacts, ModelSlot, ModelTrial, UpdateState
 from device.updates.store import UpdateStore
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import settings
@@ -136,6 +142,113 @@ def test_what_lies_beside_the_models_leaves_a_release_in_force(
     model, updates = start(NEW, GalleryFacts(1, "palm-next"))
     assert (model.model_id, updates.state is not None) == ("palm-next", True)
     assert stray.exists() is not goes
+
+
+@pytest.mark.parametrize(
+    ("before", "facts", "in_force_now", "due"),
+    [
+        # The gallery has begun an epoch: nothing but its number is to be noted.
+        (UpdateState(model=7, home_epoch=1), GalleryFacts(2, "palm-next"), 7, None),
+        # Another model may take its place; its starts cannot be counted.
+        (UpdateState(model=7, waiting=8, home_epoch=1), GalleryFacts(1, "palm-next"), 7, 8),
+        # It died on its trial.
+        (
+            UpdateState(model=8, previous=7, trial=ModelTrial(8, 7, 1), home_epoch=1),
+            GalleryFacts(1, "palm-next"),
+            7,
+            None,
+        ),
+        # The model on trial cannot be opened.
+        (
+            UpdateState(model=9, previous=7, trial=ModelTrial(9, 7, 0), home_epoch=1),
+            GalleryFacts(1, "palm-next"),
+            7,
+            None,
+        ),
+    ],
+    ids=["epoch", "waiting", "died", "no-start"],
+)
+def test_a_disk_that_refuses_the_state_leaves_the_model_in_force(
+    start: Start,
+    config: DeviceConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    before: UpdateState,
+    facts: GalleryFacts,
+    in_force_now: int,
+    due: int | None,
+) -> None:
+    store = UpdateStore(config.device.state_dir)
+    for number in (7, 8):
+        republish(shipped_model_dir(), "palm-next", store.model_folder(number))
+    slots = tuple(ModelSlot(number, "2.0", "palm-next") for number in (7, 8, 9))
+    before = replace(before, model_seq=9, slots=slots)
+    store.save(before)
+    with monkeypatch.context() as full:
+        full.setattr("device.updates.store.replace_synced", refuse)
+        model, updates = start(NEW, facts)
+        assert (model.model_id, model.embedder is not None) == ("palm-next", True), model.fault
+        assert updates.state is not None and updates.state.model == in_force_now
+        assert "state.json cannot be written" in updates.unsaved
+        assert store.load(1) == before and store.model_folder(8).is_dir()
+        desk = UpdateDesk(updates, roots=tuple, now_ms=lambda: 0, app_version="0.1.0", model_pinned=False)
+        asyncio.run(desk.save_again())
+        assert desk.unsaved and not desk.wants_other_model(facts)
+    asyncio.run(desk.save_again())
+    assert (desk.unsaved, store.load(1)) == ("", updates.state)
+    assert desk.wants_other_model(facts) is (due is not None)
+    asyncio.run(desk.finish())
+    _, updates = start(NEW, facts)
+    assert updates.state is not None and updates.state.model == (due or in_force_now)
+    assert (updates.unsaved, updates.state.trial is not None) == ("", due is not None)
+
+
+def test_a_state_that_is_not_on_the_disk_is_reported_and_saved_when_there_is_room(
+    start: Start, config: DeviceConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = UpdateStore(config.device.state_dir)
+    republish(shipped_model_dir(), "palm-next", store.model_folder(7))
+    store.save(UpdateState(model_seq=7, slots=(ModelSlot(7, "2.0", "palm-next"),), model=7, home_epoch=1))
+
+    async def story() -> None:
+        changed = asyncio.Event()
+        health = Health(lambda _words: changed.set())
+        with monkeypatch.context() as full:
+            full.setattr("device.updates.store.replace_synced", refuse)
+            _, updates = start(NEW, GalleryFacts(2, "palm-next"))
+            desk = open_desk(config.device.state_dir, opened=updates)
+            watch = UpdateWatch(
+                desk=desk,
+                gallery=cast("ServedGallery", GalleryOf(GalleryFacts(2, "palm-next"))),
+                health=health,
+                clock=SystemClock(),
+                stages=(),
+                wiped=lambda: False,
+                idle=lambda: True,
+                prefix=tmp_path,
+            )
+            watching = asyncio.create_task(watch.run())
+            await changed.wait()
+            assert "the model in force stays" in health.details[HealthWord.UPDATE_FAILED]
+            assert store.load(1).home_epoch == 1
+            changed.clear()
+        await changed.wait()
+        assert HealthWord.UPDATE_FAILED not in health.words
+        assert store.load(1).home_epoch == 2
+        assert not watching.done(), "nothing asks for a restart"
+        watching.cancel()
+        await desk.finish()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+@dataclass(frozen=True)
+class GalleryOf:
+    """A gallery of which only the facts are asked."""
+
+    found: GalleryFacts
+
+    async def facts(self) -> GalleryFacts:
+        return self.found
 
 
 def refuse(*_: Any, **__: Any) -> None:
