@@ -22,6 +22,7 @@ from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_gallery import allow_files, measure_waiting, register
 from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, files_of_a_service, serving
 from tools.rig.bench.http_load import LoadConnection, rss_bytes
+from tools.rig.bench.lifeline import end_with_parent
 
 BAR_MS: Final = 50
 """The most that a bystander's request may take at the 99th percentile."""
@@ -119,7 +120,12 @@ def _bystander(server: ServerProcess, seconds: float) -> dict[str, Any]:
 @contextmanager
 def _attacked(attack: Callable[[_Target], None], target: _Target) -> Iterator[None]:
     """While inside, another process attacks."""
-    process = multiprocessing.get_context("fork").Process(target=attack, args=(target,), daemon=True)
+
+    def attack_on() -> None:
+        end_with_parent()
+        attack(target)
+
+    process = multiprocessing.get_context("fork").Process(target=attack_on, daemon=True)
     process.start()
     try:
         yield

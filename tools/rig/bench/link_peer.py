@@ -4,6 +4,8 @@ python -m tools.rig.bench.link_peer PATH device          # a verdict at once; ma
 python -m tools.rig.bench.link_peer PATH durable FOLDER  # the same, with the real journal before each verdict
 python -m tools.rig.bench.link_peer PATH bare UP DOWN    # answers every UP bytes with DOWN bytes
 python -m tools.rig.bench.link_peer PATH framed ANSWER   # answers every message, in frames that it checks
+
+It ends with its standard input.
 """
 
 import asyncio
@@ -36,6 +38,7 @@ from link1.objects import (
 from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
+from tools.rig.bench.lifeline import end_with_standard_input
 
 DEVICE_ID, GATE_ID, DBD_ID = "palm-bench", "gate-bench", "dbd-bench"
 DEVICE_KEY = SigningKey.from_seed(b"bench: the device's verdict key ")
@@ -117,7 +120,7 @@ def _status() -> DeviceStatus:
 
 
 async def serve_device(path: str, sign: Sign) -> None:
-    """Until it is killed."""
+    """Until the process ends."""
     end = new_device_end()
     pump: CablePump[DeviceEvent] = CablePump(
         end, lambda: open_port(path), on_event=lambda event: answer(end, event, sign)
@@ -158,7 +161,7 @@ def sign_into_journal(folder: Path) -> Sign:
 
 
 def serve_bare(path: str, up: int, down: int) -> None:
-    """Until it is killed. The terminal is raw already; making it so again would drop what has come."""
+    """Until the process ends. The terminal is raw already; making it so again would drop what has come."""
     port = os.open(path, os.O_RDWR | os.O_NOCTTY)
     while True:
         received = 0
@@ -170,7 +173,7 @@ def serve_bare(path: str, up: int, down: int) -> None:
 
 
 def serve_framed(path: str, answer: bytes) -> None:
-    """Until it is killed: an ACK and one answer for each message, which ends with its last fragment."""
+    """Until the process ends: an ACK and one answer for each message, which ends with its last fragment."""
     port, decoder = os.open(path, os.O_RDWR | os.O_NOCTTY), FrameDecoder()
     while True:
         for frame in decoder.feed(os.read(port, 65_536)):
@@ -183,6 +186,7 @@ def serve_framed(path: str, answer: bytes) -> None:
 
 
 def main() -> None:
+    end_with_standard_input()
     path, mode, *more = sys.argv[1:]
     if mode in ("device", "durable"):
         asyncio.run(serve_device(path, sign_into_journal(Path(more[0])) if more else sign_only()))

@@ -7,7 +7,6 @@ protocol puts on the wire, over the same kind of terminal.
 import asyncio
 import os
 import pty
-import signal
 import subprocess
 import sys
 import time
@@ -63,13 +62,16 @@ def peer(*arguments: str) -> Iterator[int]:
     master, slave = pty.openpty()
     tty.setraw(slave)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools.rig.bench.link_peer", os.ttyname(slave), *arguments]
+        [sys.executable, "-m", "tools.rig.bench.link_peer", os.ttyname(slave), *arguments],
+        stdin=subprocess.PIPE,  # ends it with this process
     )
     try:
-        yield master
+        with process:
+            try:
+                yield master
+            finally:
+                process.kill()
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
         os.close(master)
         os.close(slave)
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from tools.rig.bench.lifeline import end_with_standard_input
+
 PERIOD_NS: Final = 1_000_000
 LEAST_SPEED: Final = 0.06
 """The kernel lets real-time processes take 95 % of a core."""
@@ -27,7 +29,11 @@ def slowed(speed: float, cores: Sequence[int]) -> Iterator[None]:
     with ExitStack() as stack:
         for core in cores if speed < 1 else ():
             taker = stack.enter_context(
-                subprocess.Popen([sys.executable, "-m", __name__, str(core), str(speed)], stdout=-1)
+                subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(core), str(speed)],
+                    stdin=subprocess.PIPE,  # ends it with this process
+                    stdout=subprocess.PIPE,
+                )
             )
             stack.callback(taker.kill)
             if taker.stdout is None or not taker.stdout.readline():
@@ -36,7 +42,8 @@ def slowed(speed: float, cores: Sequence[int]) -> Iterator[None]:
 
 
 def take(core: int, speed: float) -> None:
-    """Keep `core` busy for what `speed` leaves of each millisecond, until killed."""
+    """Keep `core` busy for what `speed` leaves of each millisecond, until the process ends."""
+    end_with_standard_input()  # before this thread's core and priority: the other one gets neither
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
     print("taking", flush=True)

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from typing import Any, cast
 
 from tools.palmctl.bench.daemon import BenchFailed
+from tools.rig.bench.lifeline import end_with_parent
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 Answered = Callable[[int, bytes], None]
@@ -129,6 +130,7 @@ def beside(work: Callable[..., Any], *given: object) -> Iterator[Callable[[], An
     ended, (ours, theirs) = context.Event(), context.Pipe()
 
     def serve() -> None:
+        end_with_parent()
         try:
             theirs.send((True, work(ended.is_set, *given)))
         except Exception as error:  # noqa: BLE001 - shown where it is waited for
