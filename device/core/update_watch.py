@@ -66,10 +66,9 @@ class UpdateWatch:
         if desk.state is not None and desk.state.trial is not None:
             await self._judge_trial()
         self._report_failure()
-        state = desk.state
-        if state is None or (
-            state.model == self._model and not desk.wants_other_model(await self.gallery.facts())
-        ):
+        state, facts = desk.state, await self.gallery.facts()
+        await desk.keep_shipped(facts)
+        if state is None or (state.model == self._model and not desk.wants_other_model(facts)):
             self._wanted_ms = None
             return False
         return self._is_quiet()

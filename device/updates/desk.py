@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from device.updates.manifest import (
     read_chunk,
     read_manifest,
 )
-from device.updates.models import OpenedUpdates, self_test
+from device.updates.models import OpenedUpdates, keep_shipped, self_test
 from device.updates.state import (
     GalleryFacts,
     UpdateState,
@@ -350,7 +350,21 @@ class UpdateDesk:
         shipped_id, newer_id = self.opened.shipped_id, self.opened.newer_id
         if newer_id is not None and not shipped_stays(state, facts, newer_id):
             return True
+        copy_id = self.opened.copy_id
+        if copy_id is not None and facts is not None and facts.model_id == copy_id != self.model_id:
+            return True
         return model_for(state, facts, shipped_id, self.now_ms()) != state.model
+
+    async def keep_shipped(self, facts: GalleryFacts | None) -> None:
+        """Have a copy of the shipped model, now that the gallery shows that it is made with it."""
+        copy_id, shipped_id = self.opened.copy_id, self.opened.shipped_id
+        if copy_id is None or facts is None or facts.model_id != shipped_id:
+            return
+        self.opened = replace(self.opened, copy_id=None)
+        try:
+            await self._thread.do(lambda: keep_shipped(self._store))
+        except StateError as error:
+            _log.error("%s; the next start tries again", error)
 
     async def save_again(self) -> None:
         """Try once more to save the state that this start could not."""

@@ -3,13 +3,13 @@
 import logging
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from device.config.config import DeviceConfig
 from device.errors import StateError, UpdateRefused
-from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, shipped_stays, starting
+from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, shipped_at_start, starting
 from device.updates.store import UpdateStore
 from gallery.errors import GalleryError
 from gallery.freshness import HeldTime
@@ -40,13 +40,15 @@ class OpenedUpdates:
     """Updates at the start; `fault` says why `state` is None, and then no update is accepted.
 
     `shipped_id`: of the model that takes the place of the shipped one. `newer_id`: of the model that came
-    with the software, while it waits for its gallery epoch. `unsaved`: why the disk does not hold `state`."""
+    with the software, while it waits for its gallery epoch. `copy_id`: of the copy of an earlier one, while
+    an empty gallery leaves open whose it will be. `unsaved`: why the disk does not hold `state`."""
 
     store: UpdateStore
     state: UpdateState | None
     fault: str
     shipped_id: str
     newer_id: str | None = None
+    copy_id: str | None = None
     unsaved: str = ""
 
 
@@ -103,16 +105,19 @@ def open_models(
             store.tidy(state)
         except StateError as error:  # what is left over hinders no passage
             _log.error("updates: %s", error)
-    return opened, OpenedUpdates(store, state, "", shipped.model_id, shipped.newer_id, unsaved)
+    return opened, OpenedUpdates(
+        store, state, "", shipped.model_id, shipped.newer_id, shipped.copy_id, unsaved
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Shipped:
-    """The model that takes the place of the shipped one. `newer_id`: see `OpenedUpdates`."""
+    """The model that takes the place of the shipped one. `newer_id`, `copy_id`: see `OpenedUpdates`."""
 
     folder: Path
     model_id: str
     newer_id: str | None = None
+    copy_id: str | None = None
 
 
 def _shipped(
@@ -124,21 +129,31 @@ def _shipped(
     if config.model.dir is not None or store.keeps(folder):
         return shipped
     kept_id = model_id_of(store.kept_model)
-    if kept_id in (NO_MODEL_ID, shipped.model_id) or not shipped_stays(state, facts, shipped.model_id):
+    if kept_id in (NO_MODEL_ID, shipped.model_id):
         return shipped
+    model_id, copy_id = shipped_at_start(state, facts, shipped.model_id, kept_id)
+    if model_id == shipped.model_id:
+        return shipped if copy_id == model_id else replace(shipped, copy_id=copy_id)
     _log.warning("the model %s waits for its gallery epoch; %s stays in force", shipped.model_id, kept_id)
     return _Shipped(store.kept_model, kept_id, newer_id=shipped.model_id)
 
 
 def _keep(store: UpdateStore, state: UpdateState, shipped: _Shipped) -> None:
     """Have the shipped model also when newer software comes with another one."""
-    if shipped.newer_id is not None or shipped.model_id == NO_MODEL_ID or store.keeps(shipped.folder):
+    if shipped.newer_id is not None or shipped.copy_id is not None:
+        return
+    if shipped.model_id == NO_MODEL_ID or store.keeps(shipped.folder):
         return
     try:
         store.save(state)  # with its home_epoch, by which an empty gallery of a later one is known
         store.keep_model(shipped.folder)
     except StateError as error:
         _log.error("%s; newer software with another model would recognise no one", error)
+
+
+def keep_shipped(store: UpdateStore) -> None:
+    """Have a copy of the model that came with the software. Raises StateError."""
+    store.keep_model(shipped_model_dir())
 
 
 def _begun(

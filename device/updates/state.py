@@ -257,6 +257,20 @@ def shipped_stays(state: UpdateState, facts: GalleryFacts | None, shipped_id: st
     return facts.model_id is not None or facts.epoch <= state.home_epoch
 
 
+def shipped_at_start(
+    state: UpdateState, facts: GalleryFacts | None, package_id: str, copy_id: str
+) -> tuple[str, str]:
+    """The model_id of the model that takes the place of the shipped one, and of the copy that is to be there.
+
+    `package_id`, `copy_id`: of the model that came with the software, and of the copy of an earlier one.
+    """
+    if shipped_stays(state, facts, package_id):
+        return copy_id, copy_id
+    if facts is not None and facts.model_id is None:
+        return package_id, copy_id  # a guess: the first template shows whose epoch it is
+    return package_id, package_id
+
+
 def starting(
     state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int, *, counted: bool = True
 ) -> UpdateState:

@@ -78,6 +78,23 @@ def test_the_model_of_the_gallery_stays_until_an_epoch_of_the_newer_one(
     assert updates.newer_id is None
 
 
+def test_a_copy_stays_until_the_first_template_of_another_model(start: Start, config: DeviceConfig) -> None:
+    assert in_force(start, OLD, GalleryFacts(1, OLD)) == OLD
+    assert in_force(start, NEW, GalleryFacts(2, None)) == NEW
+    _, updates = start(NEW, GalleryFacts(2, None))
+    desk = open_desk(config.device.state_dir, opened=updates)
+    assert desk.wants_other_model(GalleryFacts(2, OLD)), "the epoch was one of the older model"
+    assert not desk.wants_other_model(GalleryFacts(2, NEW))
+    assert in_force(start, NEW, GalleryFacts(2, OLD)) == OLD
+    _, updates = start(NEW, GalleryFacts(3, None))
+    desk = open_desk(config.device.state_dir, opened=updates)
+    for facts, kept in ((GalleryFacts(3, None), OLD), (GalleryFacts(3, NEW), NEW)):
+        asyncio.run(desk.keep_shipped(facts))
+        assert models.model_id_of(UpdateStore(config.device.state_dir).kept_model) == kept
+    asyncio.run(desk.finish())
+    assert in_force(start, OLD, GalleryFacts(3, NEW)) == NEW
+
+
 def test_older_software_keeps_the_model_of_its_gallery_too(start: Start) -> None:
     assert in_force(start, NEW, GalleryFacts(1, NEW)) == NEW
     assert in_force(start, OLD, GalleryFacts(1, NEW)) == NEW

@@ -70,6 +70,16 @@ def always(_real: Callable[..., bool]) -> Callable[..., bool]:
     return lambda *_facts: True
 
 
+def the_package_is_copied(real: Callable[..., tuple[str, str]]) -> Callable[..., tuple[str, str]]:
+    """Also where an empty gallery says nothing of its model: as it was."""
+
+    def shipped_at_start(*arguments: Any) -> tuple[str, str]:
+        model_id, _ = real(*arguments)
+        return model_id, model_id
+
+    return shipped_at_start
+
+
 @pytest.mark.parametrize(
     ("name", "planted", "found"),
     [
@@ -86,6 +96,7 @@ def always(_real: Callable[..., bool]) -> Callable[..., bool]:
         ("model_for", the_present_one, "a model that fits the gallery is here and not in force"),
         ("shipped_stays", never, "a model that fits the gallery is here and not in force"),
         ("shipped_stays", always, "a model that fits the gallery is here and not in force"),
+        ("shipped_at_start", the_package_is_copied, "a copy is given up whose gallery may still come"),
     ],
 )
 def test_a_planted_fault_is_found(

@@ -26,7 +26,7 @@ from device.updates.state import (
     proved,
     returned,
     rolled_back,
-    shipped_stays,
+    shipped_at_start,
     starting,
     withdrawn,
 )
@@ -45,7 +45,7 @@ _MANIFESTS: Final = [manifest(_PAYLOAD, _FIRST + number) for number in range(REL
 class World:
     """A device and what is true about its releases. `loaded`: the running program's model; None: none runs.
     `good`: releases that serve; `trusted`: proved, or a technician's choice; `failed`: gave way. `package`:
-    the model_id that comes with the software; `kept`: of the copy that takes its place."""
+    the model_id that comes with the software; `copy`: of the copy of one; `shipped`: of the one in use."""
 
     state: UpdateState
     facts: GalleryFacts
@@ -55,7 +55,8 @@ class World:
     trusted: frozenset[int] = frozenset({SHIPPED})
     failed: frozenset[int] = frozenset()
     package: str = OURS
-    kept: str = OURS
+    copy: str = OURS
+    shipped: str = OURS
 
 
 def steps(world: World) -> Iterator[tuple[str, World]]:
@@ -70,24 +71,25 @@ def steps(world: World) -> Iterator[tuple[str, World]]:
     yield from _releases(world)
     yield from _galleries(world)
     yield from _trial(world)
+    if world.shipped == world.package == world.facts.model_id != world.copy:
+        yield "copied", replace(world, copy=world.package)
     if world.state.waiting is not None:
         yield "withdrawn", replace(world, state=withdrawn(world.state, world.state.waiting))
     try:
-        state = rolled_back(world.state, world.facts, world.kept)
+        state = rolled_back(world.state, world.facts, world.shipped)
     except UpdateRefused:
         return
     yield "rolled back", replace(world, state=state, trusted=world.trusted | {state.model})
 
 
 def _started(world: World) -> World:
-    before, kept = world.state, world.kept
-    if not shipped_stays(before, world.facts, world.package):
-        kept = world.package
-    after = starting(before, world.facts, kept, 0)
+    before = world.state
+    shipped, copy = shipped_at_start(before, world.facts, world.package, world.copy)
+    after = starting(before, world.facts, shipped, 0)
     failed = world.failed
     if after.failed is not None and after.failed != before.failed:
         failed |= {after.failed.release_seq}
-    return replace(world, state=after, loaded=after.model, failed=failed, kept=kept)
+    return replace(world, state=after, loaded=after.model, failed=failed, shipped=shipped, copy=copy)
 
 
 def _releases(world: World) -> Iterator[tuple[str, World]]:
@@ -131,15 +133,17 @@ def _trial(world: World) -> Iterator[tuple[str, World]]:
 def faults(before: World, world: World) -> Iterator[str]:
     """What must not be so after a start."""
     state, facts = world.state, world.facts
-    here = {SHIPPED: world.kept} | {slot.release_seq: slot.model_id for slot in state.slots}
+    here = {SHIPPED: world.shipped} | {slot.release_seq: slot.model_id for slot in state.slots}
     if state.model not in here:
         yield "the model in force is not on the disk"
         return
     if state.model in world.failed:
         yield "a model that failed is in force again"
-    fitting = {*here.values(), world.package, before.kept}
+    fitting = {*here.values(), world.package, before.copy}
     if facts.model_id is not None and facts.model_id != here[state.model] and facts.model_id in fitting:
         yield "a model that fits the gallery is here and not in force"
+    if world.copy != before.copy and facts.model_id != world.copy:
+        yield "a copy is given up whose gallery may still come"
     trial = state.trial
     if state.model not in world.trusted and trial is None:
         yield "what has not proved itself is in force without a trial"
