@@ -24,12 +24,13 @@ from tools.palmctl.commands.provision import provision
 
 @dataclass
 class ServedDevice:
-    """Its folder, its configuration, and the processes that run."""
+    """Its folder, its configuration, what writes its camera's pictures, and the processes that run."""
 
     folder: Path
     device_id: str
     config: DeviceConfig
     keys: KeyStore
+    writer: FolderWriter
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
@@ -97,7 +98,8 @@ def served_device(
 ) -> Iterator[tuple[ServedDevice, str]]:
     """The device, provisioned, nothing started; and the validator's end of its cable."""
     folder.mkdir()
-    FolderWriter(folder / "camera").put(nobody())
+    writer = FolderWriter(folder / "camera")
+    writer.put(nobody())
     arguments = ["--server", server.url, "--token-stdin", "--device-id", device_id, "--json"]
     arguments += ["--gate-id", GATE_ID, "--dbd-id", DBD_ID, "--config", str(folder / "device.toml")]
     arguments += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")]
@@ -108,7 +110,7 @@ def served_device(
     if not network:
         config = replace(config, cloud=None)
         write_config(folder / "device.toml", config)
-    device = ServedDevice(folder, device_id, config, KeyStore.open(config.keys_dir))
+    device = ServedDevice(folder, device_id, config, KeyStore.open(config.keys_dir), writer)
     with ExitStack() as stack:
         pair = stack.enter_context(PtyPair())
         (folder / "cable").symlink_to(pair.left)

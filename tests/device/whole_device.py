@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import chain, count, cycle, islice, repeat
@@ -143,34 +143,39 @@ class Device:
         for picture in (*film, nobody(), nobody(), nobody()):
             self.writer.put(picture)
 
-    @contextmanager
-    def hand(self, film: tuple[bytes, ...]) -> Iterator[None]:
-        """Somebody comes and holds the hand still until the body of the `with` has what it waits for: on a
-        busy machine a film of one second may be too short. Who gets no answer steps back and tries again,
-        each time for twice as long: the device may have missed that the hand of the last passage has left.
-        """
-        enough = threading.Event()
-        still = film[FRAMES_IN:-FRAMES_OUT]
+    def hand(self, film: tuple[bytes, ...]) -> AbstractContextManager[None]:
+        """See `held_hand`."""
+        return held_hand(self.writer, film)
 
-        def play() -> None:
-            for turn in count():
-                for picture in chain(film[:FRAMES_IN], islice(cycle(still), 5 * CAMERA_FPS << turn)):
-                    self.writer.put(picture)
-                    if enough.wait(1 / CAMERA_FPS):
-                        self.writer.clear()  # a camera that lags does not show the hand for longer
-                        break
-                for picture in chain(film[-FRAMES_OUT:], repeat(nobody(), 8)):
-                    self.writer.put(picture)
-                if enough.wait(1 << turn):
-                    return
 
-        thread = threading.Thread(target=play)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
+@contextmanager
+def held_hand(writer: FolderWriter, film: tuple[bytes, ...]) -> Iterator[None]:
+    """Somebody comes and holds the hand still until the body of the `with` has what it waits for: on a
+    busy machine a film of one second may be too short. Who gets no answer steps back and tries again,
+    each time for twice as long: the device may have missed that the hand of the last passage has left.
+    """
+    enough = threading.Event()
+    still = film[FRAMES_IN:-FRAMES_OUT]
+
+    def play() -> None:
+        for turn in count():
+            for picture in chain(film[:FRAMES_IN], islice(cycle(still), 5 * CAMERA_FPS << turn)):
+                writer.put(picture)
+                if enough.wait(1 / CAMERA_FPS):
+                    writer.clear()  # a camera that lags does not show the hand for longer
+                    break
+            for picture in chain(film[-FRAMES_OUT:], repeat(nobody(), 8)):
+                writer.put(picture)
+            if enough.wait(1 << turn):
+                return
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
 
 
 def make_device(
