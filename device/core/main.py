@@ -389,6 +389,7 @@ class Palmd:
             end=end,
             clock=clock,
             online=lambda: link.state.online,
+            network_awaited=lambda: link.unreported,
             report=lambda position: ReportedState(described.for_service(), position.refused),
             kick=self._cable_queued,
             store_failed=self._store_failed,

@@ -37,6 +37,9 @@ from link1.objects import AppVersion, DeviceStatus
 FPS_OVER_MS: Final = 1_000
 """Frames are counted over at least this time."""
 
+FIRST_REPORT_MS: Final = 60_000
+"""How long after a start the carrier may take to report whether the service is reachable: it may start later,
+and waits some seconds for the first answer."""
 
 OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
 """Shown by `palmctl status` on a device without a network."""
@@ -71,9 +74,16 @@ class ServiceLink:
     def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
         self._health = health
         self._clock = clock
+        self._unreported_until_ms = clock.monotonic_ms() + FIRST_REPORT_MS if has_cloud else 0
         self.state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
 
+    @property
+    def unreported(self) -> bool:
+        """Whether the carrier's first report is still to come, so that nothing is known yet."""
+        return self._clock.monotonic_ms() < self._unreported_until_ms
+
     def link_state(self, state: CloudState) -> None:
+        self._unreported_until_ms = 0
         self.state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
 

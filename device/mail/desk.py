@@ -35,9 +35,10 @@ class MailDesk:
     """Answers the validator's `mail` and `mail_pull`. Every method runs on the loop's thread.
 
     `position`: of the boxes (`MailBoxes.position`). `online`: the network carries verdicts and reports, so
-    mail need not; `report`: the content of a report now; `kick`: something was queued for the cable;
-    `store_failed`: a write to the journal failed; `wipe_collected`: the validator has the record of the wipe;
-    `rolled_back`: the service knows of a later state.
+    mail need not; `network_awaited`: after a start, that is not known yet; `report`: the content of a report
+    now; `kick`: something was queued for the cable; `store_failed`: a write to the journal failed;
+    `wipe_collected`: the validator has the record of the wipe; `rolled_back`: the service knows of a later
+    state.
     """
 
     position: MailStatus
@@ -48,6 +49,7 @@ class MailDesk:
     end: DeviceEnd
     clock: Clock
     online: Callable[[], bool]
+    network_awaited: Callable[[], bool]
     report: Callable[[MailStatus], outbox.ReportedState]
     kick: Callable[[], None]
     store_failed: Callable[[JournalError], None]
@@ -181,7 +183,9 @@ class MailDesk:
         return await self._make_batch() or await self._make_report()
 
     async def _make_batch(self) -> bool:
-        if self.online():
+        # A device in an earlier state learns of it when the service's answer refuses a number that it holds
+        # another verdict of. A receipt would settle that verdict without a word.
+        if self.online() or self.network_awaited():
             return False
         batch = await self.journal_thread.do(lambda: self.boxes.unmailed(MAX_BATCH_ITEMS))
         if not batch.items:

@@ -348,6 +348,7 @@ class Mailed:
     ears: Ears = field(default_factory=Ears)
     validator: MailedValidator | None = None
     online: bool = False
+    network_awaited: bool = False
     lives: int = 0
     now_ms: int = 1_000
 
@@ -391,6 +392,7 @@ class Mailed:
             end=end,
             clock=clock,
             online=lambda: self.online,
+            network_awaited=lambda: self.network_awaited,
             report=report,
             kick=lambda: None,
             store_failed=lambda _error: None,

@@ -198,6 +198,21 @@ def test_while_the_network_carries_verdicts_the_mail_does_not(mailed: Mailed) ->
     live(mailed, story)
 
 
+def test_no_verdict_is_mailed_before_it_is_known_whether_the_network_carries_it(mailed: Mailed) -> None:
+    mailed.network_awaited = True
+
+    async def story(living: Living) -> None:
+        await living.decide(1)
+        # The report does not wait: the service answers it with the head that a gate may need to serve.
+        await living.carry_until(lambda: bool(living.office.reports()))
+        await living.carry(10)
+        assert living.office.verdict_seqs() == []
+        mailed.network_awaited = False
+        await living.carry_until(lambda: living.office.verdict_seqs() == [1])
+
+    live(mailed, story)
+
+
 def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
     async def story(living: Living) -> None:
         padding = "x" * 1_200
