@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import random
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from device.core.update_watch import EVERY_S
 from device.platform.ipc import ask_core
 from device.updates.manifest import Manifest
 from device.updates.state import UpdateState
@@ -203,19 +204,41 @@ def test_software_on_trial_counts_only_when_roots_installer_is_through(
     def states() -> list[tuple[int, str, str | None]]:
         return [(one["release_seq"], one["state"], one.get("code")) for one in updates(device)["releases"]]
 
-    def noted(*, trial: bool, code: str) -> None:
+    def noted(*, trial: bool, code: str) -> str:
         outcome = {"release_seq": 7, "version": "0.1.0", "back_to": "0.0.9", "trial": trial, "code": code}
-        (prefix / "update.json").write_text(json.dumps(outcome))
+        return json.dumps(outcome)
 
     with device.running():
         ask_core(device.control_socket, "update.manifest", payload=canonical_bytes(wrapper))
         ask_core(device.control_socket, "update.chunk", payload=payload, release_seq=7, index=0)
         asyncio.run(until(lambda: states() == [(7, "trial", None)]))
-        noted(trial=True, code="")
-        time.sleep(2.5 * EVERY_S)  # the outcome is read in every turn
-        assert states() == [(7, "trial", None)]
-        noted(trial=False, code="unhealthy")
+        with next_reading(prefix / "update.json", noted(trial=True, code="")):
+            pass
+        with next_reading(prefix / "update.json", noted(trial=False, code="unhealthy")):
+            assert states() == [(7, "trial", None)]
         asyncio.run(until(lambda: states() == [(7, "failed", "unhealthy")]))
+
+
+@contextmanager
+def next_reading(path: Path, text: str) -> Iterator[None]:
+    """The body of the `with` runs while palmd reads `path`, after it has acted on all that it read before. At
+    the end it gets `text`, which stays there."""
+    pipe, after = path.with_suffix(".pipe"), path.with_suffix(".after")
+    after.write_text(text)
+    os.mkfifo(pipe)
+    pipe.rename(path)
+    opened: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):  # ENXIO: it is not open for reading
+            opened.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(opened)
+
+    asyncio.run(until(is_read))
+    with os.fdopen(opened[0], "w") as writer:
+        after.rename(path)  # before this reading ends: the next one must not wait at the pipe
+        yield
+        writer.write(text)
 
 
 @pytest.mark.parametrize(
