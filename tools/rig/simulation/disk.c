@@ -23,6 +23,7 @@ enum { DESCRIPTORS = 4096, FOLDERS = 8 };
 static char *open_at[DESCRIPTORS];
 static char *watched[FOLDERS];
 static struct { char *folder; int write_errno, sync_errno; } failing;
+static struct { char *path; int write_errno; off_t below; } failing_once;
 static unsigned char *record;
 static size_t used, room;
 
@@ -65,6 +66,16 @@ static int refused(const char *path, int wanted) {
     return 1;
 }
 
+/* Slots are written with one pwrite. */
+static int refused_once(const char *path, off_t at) {
+    if (!path || !failing_once.path || strcmp(path, failing_once.path) != 0) return 0;
+    if (at >= failing_once.below) return 0;
+    errno = failing_once.write_errno;
+    free(failing_once.path);
+    failing_once.path = NULL;
+    return 1;
+}
+
 /* ---- what the simulation calls */
 
 void sim_watch(int slot, const char *folder) {
@@ -77,6 +88,13 @@ void sim_fail(const char *folder, int write_errno, int sync_errno) {
     failing.folder = folder ? strdup(folder) : NULL;
     failing.write_errno = write_errno;
     failing.sync_errno = sync_errno;
+}
+
+void sim_fail_once(const char *path, int write_errno, off_t below_offset) {
+    free(failing_once.path);
+    failing_once.path = path ? strdup(path) : NULL;
+    failing_once.write_errno = write_errno;
+    failing_once.below = below_offset;
 }
 
 size_t sim_take(void **data) {
@@ -154,7 +172,7 @@ ssize_t write(int descriptor, const void *data, size_t size) {
     ssize_t name(int descriptor, const void *data, size_t size, off_t at) { \
         REAL(ssize_t, name, int, const void *, size_t, off_t); \
         const char *path = path_of(descriptor); \
-        if (refused(path, failing.write_errno)) return -1; \
+        if (refused(path, failing.write_errno) || refused_once(path, at)) return -1; \
         ssize_t count = real(descriptor, data, size, at); \
         wrote(path, at, data, count); \
         return count; \

@@ -57,7 +57,9 @@ class Follower:
             self._watch, self._fail, self._take = whole.sim_watch, whole.sim_fail, whole.sim_take
         except AttributeError:
             raise OSError("disk.c is not loaded: start with `python -m tools.rig.simulation`") from None
+        self._fail_once = whole.sim_fail_once
         self._watch.argtypes = (ctypes.c_int, ctypes.c_char_p)
+        self._fail_once.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_long)
         self._fail.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
         self._take.argtypes = (ctypes.POINTER(ctypes.c_void_p),)
         self._take.restype = ctypes.c_size_t
@@ -69,6 +71,10 @@ class Follower:
     def fail(self, folder: Path | None, *, write_errno: int = 0, sync_errno: int = 0) -> None:
         """Refuse writes or syncs below `folder` from now on; None: none."""
         self._fail(None if folder is None else os.fsencode(folder), write_errno, sync_errno)
+
+    def fail_once(self, path: Path | None, write_errno: int = 0, below: int = 0) -> None:
+        """Refuse the next write into the file `path` before the place `below`; None: none."""
+        self._fail_once(None if path is None else os.fsencode(path), write_errno, below)
 
     def take(self) -> bytes:
         """What has happened since the last call."""
@@ -109,6 +115,15 @@ def changes_of(record: bytes) -> Iterator[Make | Write | Cut | Rename | Remove |
                 yield Sync(path)
             case _:
                 raise ValueError(f"disk.c wrote a change of kind {kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFault:
+    """The next write into the file `name` fails, if it is `below` that place."""
+
+    name: str
+    errno: int
+    below: int = 1 << 30
 
 
 @dataclass
@@ -178,6 +193,13 @@ class Disk:
             self._disks.follower.fail(self.state, sync_errno=errno.EIO)
         else:
             self._disks.follower.fail(self.state, write_errno=errno.ENOSPC)
+
+    def break_one_write(self, fault: "WriteFault | None") -> None:
+        """Refuse one write, if it comes before the machine's next start; None: none."""
+        if fault is None:
+            self._disks.follower.fail_once(None)
+        else:
+            self._disks.follower.fail_once(self.state / fault.name, fault.errno, fault.below)
 
     def mend(self) -> None:
         """Writes work again."""

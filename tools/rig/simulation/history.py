@@ -184,6 +184,9 @@ class History:
     durable_last: int = 0
     """verdict_seq of the newest verdict that the gate calls durable."""
     durable_refs: set[str] = field(default_factory=set)
+    witness_failures: int = 0
+    """How many writes of the journal's witness may have failed. Each may leave a verdict in the journal that
+    is never said: it keeps its number, and the service gets it as one without an outcome."""
     visits: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     """(visit, life of the core) to the numbers of the verdicts about that hand."""
     visit: int = 0

@@ -403,7 +403,7 @@ class Onlooker:
                 position=(at.epoch, at.seq) if at else (0, 0),
                 service_position=(state.epoch, state.seq) if state else (0, 0),
                 proven=palmd is not None and palmd.gate.validator_kid is not None,
-                last_passage_opened=self.world.opened_last,
+                last_passage_opened=self.world.people.opened_last,
                 health=() if palmd is None else tuple(str(word) for word in palmd.health.words),
                 state_files=names,
                 refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),

@@ -4,11 +4,13 @@ A plan is a list of acts, so that a failing one can be made shorter. Each seed l
 kinds of trouble (swarm testing): some faults hide others.
 """
 
+import errno
 import random
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tools.rig.simulation.disk import WriteFault
 from tools.rig.simulation.service import PEOPLE
 
 
@@ -50,15 +52,25 @@ class Act(StrEnum):
     DISK_FULL = "disk full"  # for_s
     SYNC_FAILS = "sync fails"  # for_s
     DISK_SLOW = "disk slow"  # size: seconds for one piece of work; for_s
+    WITNESS_FAILS = "witness fails"  # one write; for_s: after that, none; extra: place in WITNESS_FAULTS
 
 
 TROUBLES: Final = tuple(act for act in Act if list(Act).index(act) >= list(Act).index(Act.EPOCH))
+_NEWER: Final = TROUBLES[TROUBLES.index(Act.WITNESS_FAILS) :]
+"""Drawn by lots of their own: of the other kinds a seed has what it had before these were there."""
+WITNESS_FAULTS: Final = (
+    WriteFault("journal.db.witness", errno.EIO),
+    WriteFault("journal.db.witness", errno.ENOSPC, below=2 * 2_048),  # the mail's numbers
+    WriteFault("gallery/gallery.witness", errno.EIO),
+)
 CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
 LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
 _MOST_TROUBLES: Final = 1.08
 """For each person who comes; at least a tenth."""
+_MOST_NEWER: Final = 0.05
+"""The same for one newer kind."""
 _PACES: Final = (0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 4.0)
 """Most gates are busy: a person each 1.4 s. At the others a request ends by itself, without another one."""
 _LATE_S: Final = 4.0
@@ -115,7 +127,7 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed; the same on every machine."""
     chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
     until_s = chance.choice((60.0, 100.0, 150.0, 200.0, 250.0, LONG_S))
-    allowed = [act for act in TROUBLES if chance.random() < 0.5]
+    allowed = [act for act in TROUBLES if act not in _NEWER and chance.random() < 0.5]
     people = _people(chance, until_s)
     acts: list[PlannedAct] = [*_operators(chance, until_s)]
     for _ in range(round(len(people) * chance.uniform(0.1, _MOST_TROUBLES)) if allowed else 0):
@@ -134,6 +146,7 @@ def plan_of(seed: int) -> Plan:
         if Act.WALL_CLOCK in allowed:
             back_ms = -(10 ** chance.uniform(5, 8))
             acts.append(PlannedAct(begins_s + chance.uniform(1.0, 60.0), Act.WALL_CLOCK, size=back_ms))
+    acts += _newer_troubles(seed, people, until_s)
     offline = chance.random() < 0.2
     return Plan(
         seed,
@@ -145,6 +158,28 @@ def plan_of(seed: int) -> Plan:
         clock_kept=chance.random() < 0.7,
         latency_s=chance.choice((0.02, 0.5, 1.5)),
     )
+
+
+def _newer_troubles(seed: int, people: list[PlannedAct], until_s: float) -> list[PlannedAct]:
+    acts = []
+    for kind in _NEWER:
+        chance = random.Random(f"{kind} {seed}")  # noqa: S311
+        count = round(len(people) * chance.uniform(0.01, _MOST_NEWER)) + 1 if chance.random() < 0.5 else 0
+        for _ in range(count):
+            near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
+            at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
+            acts += _newer_trouble(chance, kind, at_s)
+    return acts
+
+
+def _newer_trouble(chance: random.Random, act: Act, at_s: float) -> list[PlannedAct]:
+    for_s = chance.choice((0.3, 1.0, 3.0, 10.0)) * chance.uniform(0.5, 1.5)
+    match act:
+        case Act.WITNESS_FAILS:
+            fault, times = chance.choice((0, 1, 1, 2)), chance.choice((1, 1, 8))
+            return [PlannedAct(at_s + 2.0 * time, act, for_s, extra=fault) for time in range(times)]
+        case _:
+            raise ValueError(act)
 
 
 def _outlasting(chance: random.Random, at_s: float, trouble: Act) -> list[PlannedAct]:

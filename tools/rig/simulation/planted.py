@@ -20,11 +20,14 @@ from typing import Any, Final
 from cloud_client.reference_server.domain.verdicts import uploads
 from device.core import running_wipe, served_gallery
 from device.core.gate import Gate
+from device.errors import JournalError
 from device.journal import journal
 from device.journal import opening as journal_opening
+from device.journal.mail import MailBoxes
 from device.mail.desk import MailDesk
 from device.passage import after_verdict, engine
 from device.syncd import policy
+from device.values.transactions import TxnMemory
 from gallery import changes, freshness
 from gallery import gallery as gallery_module
 from gallery import store as gallery_store
@@ -281,6 +284,25 @@ def _last_slice_is_all(right: Any) -> Any:
     return acknowledged
 
 
+def _repeat_refused(right: Any) -> Any:
+    def applied(self: Any, seq: int, *, acked_upto_seq: int = 0) -> None:
+        if seq == self.position().in_applied_seq:
+            raise JournalError(f"inbox record {seq} does not follow itself")
+        right(self, seq, acked_upto_seq=acked_upto_seq)
+
+    return applied
+
+
+def _verdict_before_end(right: Any) -> Any:
+    def find(self: Any, txn_id: str) -> Any:
+        memory, stored = right(self, txn_id), self._verdict_of(txn_id)
+        if memory is None or memory.ended is None or stored is None:
+            return memory
+        return TxnMemory(txn_id, stored[0], verdict=stored[1])
+
+    return find
+
+
 def _numbers_skip(right: Any) -> Any:
     def append(self: Any, txn_id: str, request_ref: str, build: Any) -> Any:
         if (last := self.last()) is not None and last.verdict_seq % 4 == 3:
@@ -432,6 +454,15 @@ FAULTS: Final = (
     PlantedFault("the inbox is acknowledged before it is kept", MailDesk, "_judge", _applied_not_kept),
     PlantedFault("a wipe leaves the files behind", running_wipe, "finish_wipe", _nothing),
     PlantedFault("the witnesses' fsync is left out", Slots, "write", _rows_lost),
+    PlantedFault(
+        "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused
+    ),
+    PlantedFault(
+        "a verdict whose witness failed, and ended, is found",
+        journal.Journal,
+        "find_txn",
+        _verdict_before_end,
+    ),
 )
 
 

@@ -2,7 +2,6 @@
 invariants."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -18,13 +17,9 @@ from typing import Any, Final
 
 import httpx
 
-from cloud_client.client import CloudClient, ServerAddress
-from cloud_client.errors import CloudError
-from cloud_client.reference_server.ops import commands as operator
 from device.core import housekeeping, self_description
 from device.health import HealthWord
 from device.journal import reserve
-from device.updates.models import NO_MODEL_ID
 from link1.transport import pump
 from link1.validator import mail
 from tools.kit.simulate import mail_carrier
@@ -33,39 +28,25 @@ from tools.rig.simulation.disk import TMPFS, Disks
 from tools.rig.simulation.history import History
 from tools.rig.simulation.invariants import Checks, Violation
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
-from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
+from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine
 from tools.rig.simulation.network import Network, NetworkTroubles
 from tools.rig.simulation.onlooker import Onlooker, journal_refs
-from tools.rig.simulation.plan import TROUBLES, Act, Plan, PlannedAct
+from tools.rig.simulation.operators import Operators
+from tools.rig.simulation.people import People
+from tools.rig.simulation.plan import TROUBLES, WITNESS_FAULTS, Act, Plan, PlannedAct
 from tools.rig.simulation.remembered import remembered
 from tools.rig.simulation.seeded import replaced, seeded
 from tools.rig.simulation.service import (
-    DEVICE_ID,
     DRAWN,
-    ENROLLED_AT_START,
-    ORIGIN,
-    PEOPLE,
-    DirectTransport,
-    PartnerOffice,
     Prepared,
     RunningService,
-    copied,
-    enrolment_body,
     prepare,
 )
 
 REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
-LAST_TRIES: Final = 4
 FRESH_FOR_MS: Final = 30_000
 """Longer than the first two tries last. The next head comes within 55 s, and gives 90 s."""
-AGAIN_S: Final = 10.0
-"""Someone the gate does not know yet tries again: a carrier's pauses last up to half a minute."""
-_APART_S: Final = 0.4
-"""Between two hands; until then a verdict is about the one before."""
-_IN_LINE: Final = 0.85
-"""The share of people who wait until the one before has gone; the others' requests replace each other."""
-_PATIENCE_S: Final = 3.0
 _FAILS_LATER_S: Final = 5.0
 """How long after a disk's trouble a program may still fail by it, or write what it could not."""
 
@@ -167,25 +148,25 @@ class SimulatedWorld:
         self.slow_disk_s = 0.0
         self.disks = Disks(folder, self.disk_chance)
         self.cable = Cable(loop, self._chance("cable"), self.onlooker.heard, self.onlooker.reached)
-        self.server: tuple[SimulatedProcess, RunningService] | None = None
-        self._cloud = copied(start, folder / "cloud")
+        self.operators = Operators(self)
         self.network = self._network("network", self.onlooker.device_asks, self.onlooker.device_gets)
         self.office_network = self._network("office", lambda _request: None, self.onlooker.office_gets)
         rates, chance = plan.rates, self._chance("device")
-        self._eyes, self.device_disk = DrawnEyes(chance), self.disks.disk("device", start.device)
+        eyes, self.device_disk = DrawnEyes(chance), self.disks.disk("device", start.device)
+        self.people = People(self, eyes)
         self.device = DeviceMachine(
             loop,
             self.device_disk,
             self.cable,
             self.network,
-            eyes=self._eyes,
+            eyes=eyes,
             config=DRAWN.config,
             chance=chance,
             rate=rates[0],
         )
         self.device.clock_kept = plan.clock_kept
         self.device.started = self.onlooker.core_started
-        self.device.may_fail = lambda: self.disk_trouble
+        self.device.may_fail = lambda: self.disk_trouble or self.loop.now_s < self._witness_troubled_until_s
         self.validator = ValidatorMachine(
             loop,
             self.disks.disk("validator", {}),
@@ -199,17 +180,14 @@ class SimulatedWorld:
         )
         self.validator.carries_mail = plan.carries_mail
         self.validator.started = self.onlooker.validator_started
-        self._disk_troubled_until_s = 0.0
+        self._disk_troubled_until_s = self._witness_troubled_until_s = 0.0
         self._ends_s: dict[Act, float] = {}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
-        self._enrolled = set(range(ENROLLED_AT_START))
-        self._gone: set[int] = set()
-        self._visits = 0
-        self._left_at_s = 0.0
-        self._under_way: list[asyncio.Task[None]] = []
-        self.opened_last: bool | None = None
-        self._undecided: list[asyncio.Future[None]] = []
-        """Of passages that wait until the device has decided."""
+
+    @property
+    def server(self) -> tuple[SimulatedProcess, RunningService] | None:
+        """The service's process and program; None while it is down."""
+        return self.operators.server
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
@@ -261,24 +239,24 @@ class SimulatedWorld:
         asyncio.set_event_loop(None)
 
     async def _live(self) -> None:
-        self._start_server()
+        self.operators.start_server()
         self.onlooker.note_stream()
         self.network.troubles = self._good_network()
         self.device.power_on()
         self.validator.power_on()
         for act in self.plan.acts:
-            await self._sleep_until(act.at_s)
+            await self.sleep_until(act.at_s)
             self.history.say("WORLD", str(act))
             self._do(act)
-        await self._sleep_until(self.plan.until_s)
+        await self.sleep_until(self.plan.until_s)
         self._heal()
-        await asyncio.gather(*self._under_way)
+        await asyncio.gather(*self.people.under_way)
         await self._rest()
-        await self._last_passage()
+        await self.people.last_passage()
         await self._rest()
         self.onlooker.judge_end()
 
-    async def _sleep_until(self, at_s: float) -> None:
+    async def sleep_until(self, at_s: float) -> None:
         if at_s > self.loop.now_s:
             await asyncio.sleep(at_s - self.loop.now_s)
 
@@ -291,13 +269,14 @@ class SimulatedWorld:
         self.office_network.troubles = NetworkTroubles()
         self.slow_disk_s = 0.0
         self._mend_disk()
+        self._mend_witness()
         for process in (self.device.core, self.device.carrier, self.validator.process):
             if process is not None:
                 process.kill_at_step = None
         if self.server is not None:
             self.server[0].kill_at_step = None
         self.device.clock.wall_off_ms = self.validator.clock.wall_off_ms = 0
-        self._start_server()
+        self.operators.start_server()
         if self.device.opened is not None and self.device.opened.gallery is None:
             # A gallery that could not be opened is not tried again: a technician starts the device.
             self.device.kill_core()
@@ -337,12 +316,11 @@ class SimulatedWorld:
         cable, net, device = self.cable.troubles, self.network.troubles, self.device
         match act.act:
             case Act.PASSAGE | Act.HAND_FIRST | Act.CANCELLED | Act.REPLACED:
-                before = self._under_way[-1:]
-                self._under_way.append(self.loop.create_task(self._passage(act, before)))
+                self.people.come(act)
             case Act.ENROL:
-                self.loop.create_task(self._enrol(act.extra))
+                self.loop.create_task(self.operators.enrol(act.extra))
             case Act.ERASE | Act.BLOCK | Act.UNBLOCK | Act.EPOCH | Act.REVOKE:
-                self.loop.create_task(self._operate(act))
+                self.loop.create_task(self.operators.operate(act))
             case Act.CABLE_NOISE:
                 self._for(
                     act,
@@ -372,7 +350,8 @@ class SimulatedWorld:
                 cut = lambda: self.validator.cut_power(self.disk_chance)  # noqa: E731
                 self._kill_after(self.validator.process, act, cut, self.validator.power_on)
             case Act.SERVER_DOWN:
-                self._kill_after(self.server and self.server[0], act, self._stop_server, self._start_server)
+                service = self.server and self.server[0]
+                self._kill_after(service, act, self.operators.stop_server, self.operators.start_server)
             case Act.NETWORK_DOWN:
                 self._for(act, lambda on: setattr(net, "down", on or self.plan.offline))
             case Act.NETWORK_FLAKY:
@@ -398,6 +377,8 @@ class SimulatedWorld:
                 self.validator.clock.wall_off_ms += round(act.size)
             case Act.DISK_FULL | Act.SYNC_FAILS:
                 self._for(act, lambda on: self._trouble_disk(act.act) if on else self._mend_disk())
+            case Act.WITNESS_FAILS:
+                self._for(act, lambda on: self._break_witness(act.extra) if on else self._mend_witness())
             case Act.DISK_SLOW:
                 self.history.slow_s = max(self.history.slow_s, act.size)
                 self._for(act, lambda on: setattr(self, "slow_disk_s", act.size if on else 0.0))
@@ -427,6 +408,15 @@ class SimulatedWorld:
     def disk_trouble(self) -> bool:
         """Whether the device's disk refuses what programs write, or did a moment ago."""
         return self.loop.now_s < self._disk_troubled_until_s
+
+    def _break_witness(self, fault: int) -> None:
+        self.device_disk.break_one_write(WITNESS_FAULTS[fault])
+        self._witness_troubled_until_s = math.inf
+        self.history.witness_failures += WITNESS_FAULTS[fault].name.startswith("journal")
+
+    def _mend_witness(self) -> None:
+        self.device_disk.break_one_write(None)
+        self._witness_troubled_until_s = self.loop.now_s + _FAILS_LATER_S
 
     def _mend_disk(self) -> None:
         self.device_disk.mend()
@@ -477,168 +467,13 @@ class SimulatedWorld:
             return 0.0
         return self.disk_chance.uniform(0.0002, 0.004) + self.disk_chance.random() * self.slow_disk_s
 
-    # ---- people
-
-    async def _passage(self, act: PlannedAct, before: list[asyncio.Task[None]]) -> None:
-        chance = random.Random(f"passage {act.at_s}")  # noqa: S311
-        person = None if act.extra < 0 else act.extra
-        if before and chance.random() < _IN_LINE:
-            await asyncio.wait(before, timeout=_PATIENCE_S)
-        if act.act is Act.HAND_FIRST:
-            if not await self._show(person, chance):
-                return
-            await asyncio.sleep(chance.uniform(0.05, 0.8))
-            self._arm(act)
-        else:
-            self._arm(act)
-            await asyncio.sleep(min(chance.choice((0.05, 0.5, 0.5, act.size / 1000)), 3.0) * chance.random())
-            if act.act is Act.CANCELLED and chance.random() < 0.2:
-                self.validator.do(lambda desk: desk.cancel())
-            if not await self._show(person, chance):
-                return
-        visit = self._visits
-        if act.act in (Act.CANCELLED, Act.REPLACED) and chance.random() < 0.7:
-            await self._wait_for_outcome(act.for_s)
-        else:
-            await asyncio.sleep(act.for_s * chance.random())
-        if act.act is Act.CANCELLED:
-            self.validator.do(lambda desk: desk.cancel())
-        if act.act is Act.REPLACED:
-            self._arm(act)
-        await asyncio.sleep(act.for_s * chance.random() ** 3)  # most go at once, some stay
-        if self.history.visit == visit:
-            self._eyes.visitor, self._left_at_s = None, self.loop.now_s
-
-    async def _wait_for_outcome(self, most_s: float) -> None:
-        """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
-                self._undecided.append(self.loop.create_future())
-                await self._undecided[-1]
-
-    async def _show(self, person: int | None, chance: random.Random) -> bool:
-        """A hand comes, some time after the last one left; False where another one is there."""
-        await self._sleep_until(self._left_at_s + _APART_S)
-        if self._eyes.visitor is not None:
-            return False
-        self._visits += 1
-        self.history.visit = self._visits
-        self.history.say(
-            "HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}")
-        )
-        self._eyes.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 0, 2, 2, 30)))
-        return True
-
-    def _arm(self, act: PlannedAct) -> None:
-        ttl_ms, clock = int(act.size), self.validator.clock
-        self.validator.do(lambda desk: desk.arm(ttl_ms, clock.monotonic_ms()))
-
-    async def _last_passage(self) -> None:
-        """With nothing wrong: a person of the gallery passes."""
-        live = self.history.steps[-1].live
-        person = next((one for one in range(PEOPLE) if self.start.refs[one] in live), None)
-        self._eyes.visitor = None
-        await asyncio.sleep(1.0)
-        if person is None or self.history.revoked:
-            return
-        self.opened_last = False
-        before = len(self.history.actuated)
-        for _ in range(LAST_TRIES):
-            self.history.say("WORLD", f"person {person} passes with nothing wrong")
-            self._visits += 1
-            self.history.visit = self._visits
-            self.validator.do(lambda desk: desk.arm(10_000, self.validator.clock.monotonic_ms()))
-            self._eyes.visitor = Visitor(self._visits, person, 0)
-            await asyncio.sleep(4.0)
-            self._eyes.visitor = None
-            self.opened_last = len(self.history.actuated) > before
-            if self.opened_last:
-                return
-            await asyncio.sleep(AGAIN_S)
-
-    # ---- the service and its operators
-
-    def _start_server(self) -> None:
-        if self.server is None:
-            process = SimulatedProcess("service")
-            now_ms, now_s = lambda: true_ms(self.loop), lambda: self.loop.now_s
-            service = self.loop.within(process, lambda: RunningService(self._cloud, now_ms, now_s))
-            self.server = process, service
-            self.loop.spawn(process, service.follow_changes())
-
-    def _stop_server(self) -> None:
-        if self.server is not None:
-            process, service = self.server
-            self.server = None
-            process.kill()
-            service.store.close()
-
-    async def _enrol(self, person: int) -> None:
-        """At another device of the operator's, whose network is good."""
-        if person in self._gone or self.server is None or self.history.revoked:
-            return
-        transport = DirectTransport(self.server[1])
-        office = PartnerOffice(transport, self.start.api_key)
-        key, address = self.start.http_key, ServerAddress.parse(ORIGIN)
-        desk = CloudClient(address, key, lambda: true_ms(self.loop), transport=transport)
-        try:
-            token = await office.session(self.start.subjects[person])
-            await desk.enroll(
-                enrolment_body(token, DRAWN.hands(person), DRAWN.model_id),
-                f"enrol-{person}-{self.loop.steps}",
-            )
-        except (CloudError, RuntimeError, httpx.HTTPError) as error:
-            self.history.say("OPERATOR", f"person {person} is not enrolled: {error}")
-            return
-        self._enrolled.add(person)
-        self.history.say("OPERATOR", f"person {person} is enrolled")
-        self.onlooker.note_stream()
-
-    async def _operate(self, act: PlannedAct) -> None:
-        if self.server is None:
-            return
-        service, person, environment = self.server[1], act.extra, self.start.environment
-        subject_id = self.start.subjects[person]
-        office = PartnerOffice(DirectTransport(service), self.start.api_key)
-        try:
-            match act.act:
-                case Act.ERASE:
-                    if person in self._gone:
-                        return
-                    await office.delete(f"/v1/subjects/{subject_id}")
-                    self._gone.add(person)
-                case Act.BLOCK:
-                    service.operate(
-                        lambda tx, vault, now: operator.block_subject(
-                            tx, vault, environment, subject_id, reason="lost", now_ms=now
-                        )
-                    )
-                case Act.UNBLOCK:
-                    service.operate(
-                        lambda tx, vault, now: operator.unblock_subject(
-                            tx, vault, environment, subject_id, now_ms=now
-                        )
-                    )
-                case Act.EPOCH:
-                    service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
-                case _:
-                    await office.post(f"/v1/devices/{DEVICE_ID}/revoke", {"reason": "lost"})
-                    self.history.revoked = True
-        except Exception as error:  # noqa: BLE001 - an operator's mistake is no fault of the system
-            self.history.say("OPERATOR", f"{act.act} of person {person} is refused: {type(error).__name__}")
-        self.onlooker.note_stream()
-
     # ---- what is seen
 
     def _after_step(self, process: SimulatedProcess | None) -> None:
         self.history.now_s = self.loop.now_s
         if process is not None and process.name == "device":
             self.onlooker.note_device()
-        if self._undecided and not self._waits_for_hand():
-            for waiting in self._undecided:
-                if not waiting.done():
-                    waiting.set_result(None)
-            self._undecided.clear()
+        self.people.look()
         if self.server is not None and self.server[1].store.written:
             self.server[1].store.written = False
             self.onlooker.note_stream()
@@ -651,10 +486,6 @@ class SimulatedWorld:
             )
         if self.checks.violation is not None:
             raise _Stopped
-
-    def _waits_for_hand(self) -> bool:
-        palmd = self.device.palmd
-        return palmd is not None and palmd.gate.open_txn_id is not None
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

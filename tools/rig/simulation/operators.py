@@ -1,0 +1,106 @@
+"""The service's operators: they start and stop it, and change who may pass, which keys count and what is
+known."""
+
+from typing import TYPE_CHECKING
+
+import httpx
+
+from cloud_client.client import CloudClient, ServerAddress
+from cloud_client.errors import CloudError
+from cloud_client.reference_server.ops import commands as operator
+from device.updates.models import NO_MODEL_ID
+from tools.rig.simulation.loop import SimulatedProcess
+from tools.rig.simulation.machines import true_ms
+from tools.rig.simulation.plan import Act, PlannedAct
+from tools.rig.simulation.service import (
+    DEVICE_ID,
+    DRAWN,
+    ORIGIN,
+    DirectTransport,
+    PartnerOffice,
+    RunningService,
+    copied,
+    enrolment_body,
+)
+
+if TYPE_CHECKING:
+    from tools.rig.simulation.world import SimulatedWorld
+
+
+class Operators:
+    """Of one run's service. `server`: its process and program; None while it is down."""
+
+    def __init__(self, world: "SimulatedWorld") -> None:
+        self._world, self._start, self._history = world, world.start, world.history
+        self.server: tuple[SimulatedProcess, RunningService] | None = None
+        self._cloud = copied(world.start, world.folder / "cloud")
+        self._gone: set[int] = set()
+
+    def start_server(self) -> None:
+        if self.server is None:
+            process = SimulatedProcess("service")
+            now_ms, now_s = lambda: true_ms(self._world.loop), lambda: self._world.loop.now_s
+            service = self._world.loop.within(process, lambda: RunningService(self._cloud, now_ms, now_s))
+            self.server = process, service
+            self._world.loop.spawn(process, service.follow_changes())
+
+    def stop_server(self) -> None:
+        if self.server is not None:
+            process, service = self.server
+            self.server = None
+            process.kill()
+            service.store.close()
+
+    async def enrol(self, person: int) -> None:
+        """At another device of the operator's, whose network is good."""
+        if person in self._gone or self.server is None or self._history.revoked:
+            return
+        transport = DirectTransport(self.server[1])
+        office = PartnerOffice(transport, self._start.api_key)
+        key, address = self._start.http_key, ServerAddress.parse(ORIGIN)
+        desk = CloudClient(address, key, lambda: true_ms(self._world.loop), transport=transport)
+        try:
+            token = await office.session(self._start.subjects[person])
+            await desk.enroll(
+                enrolment_body(token, DRAWN.hands(person), DRAWN.model_id),
+                f"enrol-{person}-{self._world.loop.steps}",
+            )
+        except (CloudError, RuntimeError, httpx.HTTPError) as error:
+            self._history.say("OPERATOR", f"person {person} is not enrolled: {error}")
+            return
+        self._history.say("OPERATOR", f"person {person} is enrolled")
+        self._world.onlooker.note_stream()
+
+    async def operate(self, act: PlannedAct) -> None:
+        if self.server is None:
+            return
+        service, person, environment = self.server[1], act.extra, self._start.environment
+        subject_id = self._start.subjects[person]
+        office = PartnerOffice(DirectTransport(service), self._start.api_key)
+        try:
+            match act.act:
+                case Act.ERASE:
+                    if person in self._gone:
+                        return
+                    await office.delete(f"/v1/subjects/{subject_id}")
+                    self._gone.add(person)
+                case Act.BLOCK:
+                    service.operate(
+                        lambda tx, vault, now: operator.block_subject(
+                            tx, vault, environment, subject_id, reason="lost", now_ms=now
+                        )
+                    )
+                case Act.UNBLOCK:
+                    service.operate(
+                        lambda tx, vault, now: operator.unblock_subject(
+                            tx, vault, environment, subject_id, now_ms=now
+                        )
+                    )
+                case Act.EPOCH:
+                    service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
+                case _:
+                    await office.post(f"/v1/devices/{DEVICE_ID}/revoke", {"reason": "lost"})
+                    self._history.revoked = True
+        except Exception as error:  # noqa: BLE001 - an operator's mistake is no fault of the system
+            self._history.say("OPERATOR", f"{act.act} of person {person} is refused: {type(error).__name__}")
+        self._world.onlooker.note_stream()
