@@ -2,6 +2,7 @@
 late."""
 
 import contextvars
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class CableTroubles:
     repeat: float = 0.0
     cut_short: float = 0.0
     late_s: float = 0.0
+    gather_s: float = 0.0
+    """Programs look so seldom that what has come meanwhile comes in one read."""
     silent: bool = False
     """Nothing arrives, and neither end notices anything, as on a UART."""
     one_way: bool = False
@@ -77,6 +80,8 @@ class Cable:
                     changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
             data = bytes(changed)
         at_s += 0.0005 + chance.random() * troubles.late_s
+        if troubles.gather_s:
+            at_s = math.ceil(at_s / troubles.gather_s) * troubles.gather_s
         other = "validator" if side == "device" else "device"
         for _ in range(2 if chance.random() < troubles.repeat else 1):
             self._arrive(other, data, at_s)

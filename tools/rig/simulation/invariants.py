@@ -35,6 +35,7 @@ class On(StrEnum):
     UNKNOWN_SENT = "unknown sent"
     ACKNOWLEDGED = "acknowledged"
     MESSAGE_BEGUN = "message begun"
+    VALIDATOR_PROVEN = "validator proven"
     VERDICT_HEARD = "verdict heard"
     ACTUATED = "actuated"
     CORE_STARTED = "core started"
@@ -85,6 +86,8 @@ class AtTheEnd:
     refused_uploads: dict[str, int]
     device_decisions: dict[str, str]
     """verdict_ref to object_ref of the decision in the device's journal."""
+    signed_evidence: int
+    """How many wrong decisions and passages, signed by the validator, the device has kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +382,16 @@ def the_position_never_falls(history: History, at: tuple[int, int]) -> str | Non
 # ---- the validator
 
 
+@holds(
+    On.VALIDATOR_PROVEN,
+    "LINK §2: a key that the service has revoked never counts again. Otherwise a key counts while now lies in"
+    " its span.",
+)
+def only_a_key_that_counts_proves_itself(_history: History, proven: tuple[str, bool]) -> str | None:
+    kid, counts = proven
+    return None if counts else f"{kid} proved itself, and does not count"
+
+
 @holds(On.ACTUATED, "LINK §5: you may open only for the first copy.")
 def a_verdict_opens_once(history: History, verdict: JsonObject) -> str | None:
     return f"{verdict['ref']} opens again" if verdict["ref"] in history.actuated else None
@@ -621,6 +634,14 @@ def the_gallery_catches_up(history: History, end: AtTheEnd) -> str | None:
         if end.position == end.service_position
         else f"the device is at {end.position}, the service at {end.service_position}"
     )
+
+
+@holds(
+    On.END,
+    "LINK §4: what completes something under the key that proved itself is no evidence, whatever it names.",
+)
+def nothing_of_an_honest_validators_is_evidence(_history: History, end: AtTheEnd) -> str | None:
+    return f"{end.signed_evidence} of its messages are kept as wrong" if end.signed_evidence else None
 
 
 @holds(On.END, "LINK §2: the cable comes back by itself.")

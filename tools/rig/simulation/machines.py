@@ -424,6 +424,8 @@ class ValidatorMachine:
         self._device_key, self._api_key, self._chance, self._rate = device_key, api_key, chance, rate
         self._on_event = on_event
         self.clock = MachineClock(loop)
+        self.key = DBD_KEY
+        """The one that its next start takes. Its counters go on: it is the same validator."""
         self.process: SimulatedProcess | None = None
         self.desk: ValidatorDesk | None = None
         self.end: ValidatorEnd | None = None
@@ -486,7 +488,7 @@ class ValidatorMachine:
         end = ValidatorEnd(
             dbd_id=DBD_ID,
             gate_id=GATE_ID,
-            key=DBD_KEY,
+            key=self.key,
             device_keys=lambda kid, _at_ms: self._device_key if kid == self._device_key.kid else None,
             passage_sensor=True,
             random=chance.randbytes,
@@ -496,7 +498,7 @@ class ValidatorMachine:
             end,
             dbd_id=DBD_ID,
             gate_id=GATE_ID,
-            key=DBD_KEY,
+            key=self.key,
             decide=accept_all,
             memory=memory,
             save=lambda kept: save_memory(path, DBD_KEY.kid, kept),

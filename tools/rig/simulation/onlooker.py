@@ -33,6 +33,7 @@ _NOTED_WITHIN_S: Final = 70.0
 """The core notes the time each minute; its disk may refuse that for a few seconds."""
 _CLOCK_TOLERANCE_S: Final = 120.0
 """How far before the last time known `gallery.freshness` believes a wall clock after a reboot."""
+_STATUS: Final = "/v1/devices/self/status"
 _WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 
@@ -51,6 +52,9 @@ class Onlooker:
         self._last_noted: LastVerdict | None = None
         self._position_noted: Position | None = None
         self._head_noted_ms = 0
+        self._proven: str | None = None
+        self.status_under_way = False
+        """Whether the device has asked the service for a status."""
         self._core_since_s = self._time_noted_s = self.wall_ahead_s = 0.0
         """When the core started; until when the device has certainly noted the time; the most that its wall
         clock has been ahead."""
@@ -106,6 +110,9 @@ class Onlooker:
         history, palmd, opened = self.history, self.world.device.palmd, self.world.device.opened
         if palmd is None or opened is None:
             return
+        kid, self._proven = self._proven, palmd.gate.validator_kid
+        if self._proven not in (None, kid):
+            self.checks.check(On.VALIDATOR_PROVEN, (self._proven, self.counts(str(self._proven))))
         last = palmd.gate.last
         if last is not None and last is not self._last_noted and (said := palmd.gate.last_said) is not None:
             self._last_noted = last
@@ -127,6 +134,13 @@ class Onlooker:
             self._time_noted_s = noted_s
         if palmd.wipe.begun:
             history.wiped = True
+
+    def counts(self, kid: str) -> bool:
+        """Whether a validator's key counts now, by all that the device has been told."""
+        device = self.world.device
+        if device.opened is None:
+            return False
+        return device.opened.pinned.validator_key(kid, device.clock.wall_ms()) is not None
 
     def _note_verdict(self, last: LastVerdict, said: VerdictSummary) -> None:
         history, made = self.history, MadeVerdict(last.verdict_seq, said.decision)
@@ -306,6 +320,7 @@ class Onlooker:
                 history.closed[txn_id] = why
                 history.say("validator", f"ends {short(txn_id)}: {why}")
             case VerdictAnswered(verdict, ref, choice, refused, _):
+                self.world.decided()
                 history.verdicts_heard += 1
                 self.checks.check(On.VERDICT_HEARD, ref)
                 if ref in history.said_in_session:
@@ -331,12 +346,16 @@ class Onlooker:
                 history.say("validator", f"has outbox record {seq}")
 
     def device_asks(self, request: httpx.Request) -> None:
+        if request.url.path == _STATUS:
+            self.status_under_way = True
         if request.url.path == "/v1/gallery/deltas":
             at = (int(request.url.params["epoch"]), int(request.url.params["after_seq"]))
             self.checks.check(On.DELTAS_ASKED, at)
             self.history.acknowledged = max(self.history.acknowledged, at)
 
     def device_gets(self, request: httpx.Request, status: int, body: bytes) -> None:
+        if request.url.path == _STATUS:
+            self.status_under_way = False
         if status != 200:
             return
         if request.url.path.startswith("/v1/gallery/"):
@@ -408,6 +427,7 @@ class Onlooker:
                 state_files=names,
                 refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),
                 device_decisions=decisions,
+                signed_evidence=0 if opened is None else _signed_evidence(opened.journal),
             ),
         )
 
@@ -426,6 +446,12 @@ class Onlooker:
             }
             for row in rows
         }
+
+
+def _signed_evidence(journal: Journal) -> int:
+    rows = journal._rows  # noqa: SLF001 - no program asks this
+    (count,) = rows.execute("SELECT count(*) FROM evidence WHERE backing = 'signed'").fetchone()
+    return int(count)
 
 
 def journal_refs(opened: Opened, asked: Iterable[str]) -> tuple[dict[int, str], dict[str, str]]:

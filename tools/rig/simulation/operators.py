@@ -1,18 +1,26 @@
 """The service's operators: they start and stop it, and change who may pass, which keys count and what is
 known."""
 
-from typing import TYPE_CHECKING
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudError
+from cloud_client.reference_server.domain.mailbox.kinds import MailKind
 from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops import mail_send
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault
 from device.updates.models import NO_MODEL_ID
 from tools.rig.simulation.loop import SimulatedProcess
 from tools.rig.simulation.machines import true_ms
 from tools.rig.simulation.plan import Act, PlannedAct
 from tools.rig.simulation.service import (
+    DBD_ID,
+    DBD_KEYS,
     DEVICE_ID,
     DRAWN,
     ORIGIN,
@@ -25,6 +33,10 @@ from tools.rig.simulation.service import (
 
 if TYPE_CHECKING:
     from tools.rig.simulation.world import SimulatedWorld
+
+_HEARS_WITHIN_S: Final = 150.0
+"""A status comes each minute, and the mail's pauses are no longer."""
+_HANDSHAKE_S: Final = 0.02
 
 
 class Operators:
@@ -70,6 +82,31 @@ class Operators:
             return
         self._history.say("OPERATOR", f"person {person} is enrolled")
         self._world.onlooker.note_stream()
+
+    async def rotate_key(self) -> None:
+        """The validator's key is another from now on, and the validator begins sessions until the device has
+        heard of it: the old key may count at the `hello` and not at the `prove`."""
+        world, key, until_s = self._world, DBD_KEYS[2], self._world.loop.now_s + _HEARS_WITHIN_S
+        if self.server is None:
+            return
+        environment, chance = self._start.environment, world.disk_chance
+
+        def add(tx: Tx, vault: Vault, now: int) -> None:
+            operator.add_dbd(tx, environment, DBD_ID, key.public.b64, now)
+            bundle = mail_send.trust_bundle(tx, vault, environment, now)
+            body = MailKind.TRUST_BUNDLE.value, json.dumps(bundle).encode()
+            mail_send.send(tx, vault, environment, DEVICE_ID, body, now_ms=now)
+
+        self.server[1].operate(add)
+        self._history.say("OPERATOR", "the validator's key is another")
+        while world.loop.now_s < until_s and not world.onlooker.counts(key.public.kid):
+            if world.onlooker.status_under_way and not world.plan.offline:
+                world.validator.reset()
+            await asyncio.sleep(chance.uniform(0.5, 1.5) * _HANDSHAKE_S)
+        await asyncio.sleep(0.5)
+        world.validator.kill()
+        world.validator.key = key
+        world.validator.power_on()
 
     async def operate(self, act: PlannedAct) -> None:
         if self.server is None:

@@ -52,11 +52,12 @@ class Act(StrEnum):
     DISK_FULL = "disk full"  # for_s
     SYNC_FAILS = "sync fails"  # for_s
     DISK_SLOW = "disk slow"  # size: seconds for one piece of work; for_s
+    CABLE_GATHERS = "cable gathers"  # size: seconds; for_s; a reset follows the next decision
     WITNESS_FAILS = "witness fails"  # one write; for_s: after that, none; extra: place in WITNESS_FAULTS
 
 
 TROUBLES: Final = tuple(act for act in Act if list(Act).index(act) >= list(Act).index(Act.EPOCH))
-_NEWER: Final = TROUBLES[TROUBLES.index(Act.WITNESS_FAILS) :]
+_NEWER: Final = TROUBLES[TROUBLES.index(Act.CABLE_GATHERS) :]
 """Drawn by lots of their own: of the other kinds a seed has what it had before these were there."""
 WITNESS_FAULTS: Final = (
     WriteFault("journal.db.witness", errno.EIO),
@@ -119,6 +120,9 @@ class Plan:
     carries_mail: bool = True
     rates: tuple[float, float] = (1.0, 1.0)
     clock_kept: bool = True
+    rotates_key: bool = False
+    """Whether the validator gets another key at the end, when everything is at rest. What it signed with the
+    one before is then judged by the time in it, so its clock was right."""
     latency_s: float = 0.02
     """The most that a request or an answer takes on the device's good days."""
 
@@ -156,6 +160,7 @@ def plan_of(seed: int) -> Plan:
         carries_mail=offline or chance.random() < 0.35,
         rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
         clock_kept=chance.random() < 0.7,
+        rotates_key=all(act.act is not Act.VALIDATOR_WALL_CLOCK for act in acts),
         latency_s=chance.choice((0.02, 0.5, 1.5)),
     )
 
@@ -178,8 +183,10 @@ def _newer_trouble(chance: random.Random, act: Act, at_s: float) -> list[Planned
         case Act.WITNESS_FAILS:
             fault, times = chance.choice((0, 1, 1, 2)), chance.choice((1, 1, 8))
             return [PlannedAct(at_s + 2.0 * time, act, for_s, extra=fault) for time in range(times)]
-        case _:
-            raise ValueError(act)
+        case _:  # a decision of that moment names a time before its key
+            back = PlannedAct(at_s, Act.VALIDATOR_WALL_CLOCK, size=-(10 ** chance.uniform(5, 8)))
+            gathers = PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))
+            return [back, gathers] if chance.random() < 0.3 else [gathers]
 
 
 def _outlasting(chance: random.Random, at_s: float, trouble: Act) -> list[PlannedAct]:

@@ -32,7 +32,7 @@ from gallery import changes, freshness
 from gallery import gallery as gallery_module
 from gallery import store as gallery_store
 from gallery.slots import Slots
-from link1 import channels, device_end, frames
+from link1 import channels, device_end, frames, handshake, session
 from link1.validator import desk, memory
 from tools.rig.simulation import machines
 from tools.rig.simulation.plan import plan_of
@@ -284,6 +284,26 @@ def _last_slice_is_all(right: Any) -> Any:
     return acknowledged
 
 
+def _judged_after_the_reset(_right: Any) -> Any:
+    def receive(self: Any, data: bytes, now_ms: int) -> Any:
+        frames_in = self.link.frames_in(data)
+        return self._follow([event for frame in frames_in for event in self._session.take(frame, now_ms)])
+
+    return receive
+
+
+def _key_of_the_hello(right: Any) -> Any:
+    def judge(self: Any, body: Any) -> Any:
+        keys, key = self._peer_keys, self._hello_key
+        self._peer_keys = lambda _kid, _at_ms: key
+        try:
+            return right(self, body)
+        finally:
+            self._peer_keys = keys
+
+    return judge
+
+
 def _repeat_refused(right: Any) -> Any:
     def applied(self: Any, seq: int, *, acked_upto_seq: int = 0) -> None:
         if seq == self.position().in_applied_seq:
@@ -454,6 +474,18 @@ FAULTS: Final = (
     PlantedFault("the inbox is acknowledged before it is kept", MailDesk, "_judge", _applied_not_kept),
     PlantedFault("a wipe leaves the files behind", running_wipe, "finish_wipe", _nothing),
     PlantedFault("the witnesses' fsync is left out", Slots, "write", _rows_lost),
+    PlantedFault(
+        "what comes in one read with a reset is judged after it",
+        session.DrivenEnd,
+        "receive",
+        _judged_after_the_reset,
+    ),
+    PlantedFault(
+        "a key that ended after the hello proves itself",
+        handshake.Handshake,
+        "judge_proof",
+        _key_of_the_hello,
+    ),
     PlantedFault(
         "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused
     ),

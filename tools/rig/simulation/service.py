@@ -60,7 +60,9 @@ ORIGIN: Final = "http://127.0.0.1:8710"
 START_MS: Final = 1_790_000_000_000
 """The service's clock is right: this, and the simulation's time since its start."""
 DEVICE_ID, GATE_ID, DBD_ID = "gate-7-left", "gate-7", "dbd-7"
-DBD_KEY: Final = SigningKey.from_seed(bytes([31]) * 32)
+DBD_KEYS: Final = [SigningKey.from_seed(bytes([number]) * 32) for number in (30, 31, 32)]
+"""The validator's: one of before the run, the one in use, and the next."""
+DBD_KEY: Final = DBD_KEYS[1]
 PEOPLE: Final = 8
 ENROLLED_AT_START: Final = 5
 TTL_MS: Final = 90_000
@@ -322,10 +324,11 @@ async def prepare(folder: Path, premises: Premises = DRAWN) -> Prepared:
     environment = Environment(tenant, livemode=False)
 
     def settings(tx: Tx, _vault: Vault, now: int) -> tuple[str, str]:
-        operator.add_dbd(tx, environment, DBD_ID, DBD_KEY.public.b64, now)
+        for key in (DBD_KEYS[0], DBD_KEY):  # so the span of the key in use begins now
+            operator.add_dbd(tx, environment, DBD_ID, key.public.b64, now)
         device_config.change_config(tx, environment, dict(premises.settings))
-        key = operator.create_key(tx, environment, [scope.value for scope in Scope], now)
-        return key["api_key"], operator.create_token(tx, environment, DEVICE_ID, 3600, now)["token"]
+        made = operator.create_key(tx, environment, [scope.value for scope in Scope], now)
+        return made["api_key"], operator.create_token(tx, environment, DEVICE_ID, 3600, now)["token"]
 
     api_key, token = service.operate(settings)
     keys, _ = own_keys(config, None)

@@ -181,6 +181,7 @@ class SimulatedWorld:
         self.validator.carries_mail = plan.carries_mail
         self.validator.started = self.onlooker.validator_started
         self._disk_troubled_until_s = self._witness_troubled_until_s = 0.0
+        self._reset_due = False
         self._ends_s: dict[Act, float] = {}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
 
@@ -252,6 +253,9 @@ class SimulatedWorld:
         self._heal()
         await asyncio.gather(*self.people.under_way)
         await self._rest()
+        if self.plan.rotates_key and self._settled() and not self.history.revoked:
+            await self.operators.rotate_key()
+            await self._rest()
         await self.people.last_passage()
         await self._rest()
         self.onlooker.judge_end()
@@ -330,6 +334,9 @@ class SimulatedWorld:
                 self._for(act, lambda on: setattr_all(cable, on, repeat=act.size))
             case Act.CABLE_LATE:
                 self._for(act, lambda on: setattr_all(cable, on, late_s=act.size))
+            case Act.CABLE_GATHERS:
+                self._for(act, lambda on: setattr_all(cable, on, gather_s=act.size))
+                self._reset_due = True
             case Act.CABLE_SILENT:
                 self._for(act, lambda on: setattr(cable, "silent", on))
             case Act.CABLE_ONE_WAY:
@@ -382,6 +389,12 @@ class SimulatedWorld:
             case Act.DISK_SLOW:
                 self.history.slow_s = max(self.history.slow_s, act.size)
                 self._for(act, lambda on: setattr(self, "slow_disk_s", act.size if on else 0.0))
+
+    def decided(self) -> None:
+        """The validator has a decision to say."""
+        if self._reset_due:
+            self._reset_due = False
+            self.loop.call_later(self.disk_chance.random() * 0.02, self.validator.reset)
 
     def _for(self, act: PlannedAct, switch: Callable[[bool], object]) -> None:
         """The longest of those of one kind decides when it is over."""
