@@ -59,7 +59,7 @@ class Tap:
     def __init__(self) -> None:
         self.acks: list[Place] = []
         self.begun: list[Place] = []
-        self._own = 0
+        self._own, self._tag = 0, b""
         self._decoder = FrameDecoder()
         self._partial: OrderedDict[tuple[int, int, int], dict[int, bytes]] = OrderedDict()
         self._told: OrderedDict[tuple[int, int, int, bytes], None] = OrderedDict()
@@ -75,8 +75,9 @@ class Tap:
         for frame in self._decoder.feed(data):
             match frame.kind:
                 case FrameKind.RST | FrameKind.RSTACK:
-                    self._told.clear()  # numbers begin again
-                    self._own = frame.payload[-TAG_BYTES]
+                    if (own := frame.payload[-TAG_BYTES:]) != self._tag:  # an RSTACK may be said again
+                        self._told.clear()  # numbers begin again
+                    self._tag, self._own = own, own[0]
                 case FrameKind.ACK:
                     self.acks.append((int(frame.chan), self._own, frame.mid))
                 case FrameKind.DATA:
@@ -90,6 +91,8 @@ class Tap:
     def _completed(self, frame: Frame) -> list[JsonObject]:
         """The message that a slice completes, unless it was told before."""
         key = (frame.chan, frame.sess, frame.mid)
+        if frame.index == 0:
+            self._partial.pop(key, None)  # numbers come again: what is left of one before is not of this one
         slices = self._partial.setdefault(key, {})
         slices[frame.index] = frame.payload
         if len(slices) < frame.count:
@@ -165,6 +168,10 @@ class History:
     highest_actuated_seq: int = 0
     decisions: dict[str, JsonObject] = field(default_factory=dict)
     """verdict_ref to the signed decision on the cable."""
+    forged: int = 0
+    """Decisions that the validator never signed."""
+    complaints: int = 0
+    """How often the device has called a decision bad."""
     decision_at: dict[int, str] = field(default_factory=dict)
     """decision_seq to object_ref."""
     passage_at: dict[int, str] = field(default_factory=dict)

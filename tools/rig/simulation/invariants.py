@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from device.core.gate import MAX_ASKING
 from device.health import HealthWord
+from device.mail import outbox
 from link1.canonical import JsonObject
 from link1.signed import object_ref
 from tools.rig.simulation.history import History, Place, SeenVerdict
@@ -18,6 +20,8 @@ from tools.rig.simulation.service import TTL_MS
 
 FRESHNESS_SLACK_S: Final = 3.0
 """The core looks at the gallery's age every second, and a verdict may be on its way to the disk."""
+_MOST_WAITING: Final = MAX_ASKING + 48
+"""What else waits: writes of answers and ends, the mail, the uploads."""
 _DESTROYED: Final = ("keys/verdict", "keys/seal", "keys/data", "gallery/", "journal.db")
 """By a wipe. The http key goes when the service has confirmed it."""
 
@@ -45,6 +49,8 @@ class On(StrEnum):
     DELTAS_ASKED = "deltas asked"
     POWER_COULD_GO = "power could go"
     STEP = "step"
+    WORK_WAITS = "work waits"
+    OUTBOX_GREW = "outbox grew"
     END = "end"
 
 
@@ -343,8 +349,10 @@ def a_decided_request_does_not_end(history: History, error: JsonObject) -> str |
     On.ERROR_SENT,
     "LINK: an honest validator's messages are neither malformed nor badly signed, and no evidence.",
 )
-def no_honest_message_is_refused(_history: History, error: JsonObject) -> str | None:
+def no_honest_message_is_refused(history: History, error: JsonObject) -> str | None:
     bad = error["code"] in ("malformed", "bad_signature", "wrong_gate", "bad_decision", "txn_conflict")
+    if error["code"] == "bad_decision" and history.complaints < history.forged:
+        return None
     # A pull beyond a record that a receipt has taken away is answered so (LINK §6).
     return f"{error['code']} about {error['about']}" if bad and error["about"] != "mail_pull" else None
 
@@ -377,6 +385,21 @@ def nothing_is_acknowledged_before_it_is_applied(history: History, at: tuple[int
 @holds(On.STEP, "GALLERY 1: position and contents belong together; the position never falls.")
 def the_position_never_falls(history: History, at: tuple[int, int]) -> str | None:
     return f"{at} after {history.position}" if at < history.position else None
+
+
+@holds(
+    On.WORK_WAITS,
+    "LINK §5: cancel is unsigned: of messages that wait for the journal's memory there are 96 at most.",
+)
+def what_waits_for_the_journal_is_bounded(_history: History, count: int) -> str | None:
+    return f"{count} pieces of work wait for one thread" if count > _MOST_WAITING else None
+
+
+@holds(On.OUTBOX_GREW, "DURABILITY: beyond 256 records without a receipt only verdicts are mailed.")
+def evidence_waits_for_receipts(_history: History, grew: tuple[int, set[str]]) -> str | None:
+    unsettled, carries = grew
+    beyond = unsettled > outbox.MAX_UNSETTLED and carries and "verdicts" not in carries
+    return f"with {unsettled} unsettled records one of {carries} is made" if beyond else None
 
 
 # ---- the validator
@@ -574,8 +597,10 @@ def an_outbox_seq_is_used_once(history: History, record: tuple[int, bytes]) -> s
     On.UPLOAD_ANSWERED,
     "SURFACE: what is refused names a code; an honest device's verdicts are never refused.",
 )
-def no_honest_upload_is_refused(_history: History, answer: JsonObject) -> str | None:
-    return f"refused: {answer['rejected']}" if answer["rejected"] else None
+def no_honest_upload_is_refused(history: History, answer: JsonObject) -> str | None:
+    forged = "bad_decision" if history.forged else None  # which the device passes on
+    refused = [item for item in answer["rejected"] if item["code"] != forged]
+    return f"refused: {refused}" if refused else None
 
 
 @holds(On.END, "SURFACE: every durable verdict reaches the service exactly once in the end.")

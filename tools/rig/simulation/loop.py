@@ -14,6 +14,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from link1.errors import TransportError
 
@@ -70,6 +71,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._free_at: dict[int, float] = {}
+        self._waiting: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.most_waiting = 0
+        """The most pieces of work that have waited for one executor at a time."""
         self.works_until_s = 0.0
         """When the last of the work ordered so far is done."""
         self.stride_s = math.inf
@@ -171,9 +175,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.works_until_s = max(self.works_until_s, ends)
         if executor is not None:
             self._free_at[id(executor)] = ends
+        self._count(executor, 1)
         rate = process.rate if process else 1.0
 
         def done(error: BaseException | None, result: Any) -> None:
+            self._count(executor, -1)
             if future.done():
                 return
             if error is None:
@@ -198,6 +204,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             self.call_at(begins * rate, begin)
         return future
+
+    def _count(self, executor: Any, change: int) -> None:
+        if executor is not None:
+            self._waiting[executor] = self._waiting.get(executor, 0) + change
+            self.most_waiting = max(self.most_waiting, self._waiting[executor])
 
     # ---- ports
 

@@ -14,7 +14,7 @@ from device.core.opening import Opened
 from device.errors import JournalError
 from device.journal.journal import Journal
 from device.platform.clock import Clock
-from device.values.status import VerdictSummary
+from device.values.status import MailStatus, VerdictSummary
 from gallery.records import Position
 from link1.canonical import JsonObject
 from link1.objects import LastVerdict
@@ -22,6 +22,7 @@ from link1.signed import object_ref
 from link1.validator.desk import DeskEvent, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.mail import OutboxCollected
 from link1.validator.memory import DeskMemory
+from tools.rig.simulation.attacker import FORGED_SIGNATURE
 from tools.rig.simulation.history import Arrivals, AskedRequest, StreamStep, Tap, short
 from tools.rig.simulation.invariants import AtTheEnd, MadeVerdict, On, Started
 from tools.rig.simulation.service import DEVICE_ID, START_MS, config_of
@@ -53,6 +54,8 @@ class Onlooker:
         self._position_noted: Position | None = None
         self._head_noted_ms = 0
         self._proven: str | None = None
+        self._most_waiting = 0
+        self._mail_noted: MailStatus | None = None
         self.status_under_way = False
         """Whether the device has asked the service for a status."""
         self._core_since_s = self._time_noted_s = self.wall_ahead_s = 0.0
@@ -129,11 +132,26 @@ class Onlooker:
         if gallery is not None and gallery.newest_head_ms != self._head_noted_ms:
             self._head_noted_ms = gallery.newest_head_ms
             history.heads.setdefault(self._issued_s(self._head_noted_ms), history.now_s)
+        self._note_what_waits(opened)
         noted_s = history.now_s - _NOTED_WITHIN_S - 3 * history.slow_s
         if noted_s > self._core_since_s:
             self._time_noted_s = noted_s
         if palmd.wipe.begun:
             history.wiped = True
+
+    def _note_what_waits(self, opened: Opened) -> None:
+        palmd, most = self.world.device.palmd, self.world.loop.most_waiting
+        if most > self._most_waiting:
+            self._most_waiting = most
+            self.checks.check(On.WORK_WAITS, most)
+        position = palmd.mail.position if palmd is not None else None
+        if position is None or position is self._mail_noted:
+            return
+        grew = self._mail_noted is not None and position.out_seq > self._mail_noted.out_seq
+        self._mail_noted = position
+        if grew and not self.history.wiped:
+            unsettled = position.out_seq - position.out_acked_seq
+            self.checks.check(On.OUTBOX_GREW, (unsettled, _carried(opened.journal, position.out_seq)))
 
     def counts(self, kid: str) -> bool:
         """Whether a validator's key counts now, by all that the device has been told."""
@@ -247,6 +265,7 @@ class Onlooker:
                 history.say("device", "→ hello")
             case "device", "error":
                 check(On.ERROR_SENT, body)
+                history.complaints += body["code"] == "bad_decision"
                 history.say(
                     "device", f"→ error {body['code']} about {body['about']} {short(body.get('txn_id'))}"
                 )
@@ -271,6 +290,8 @@ class Onlooker:
                 history.settled_inbox = max(history.settled_inbox, body["applied_seq"])
                 if body["state"] != "more":
                     history.say("device", f"→ mail_ack {body['seq']} {body['state']}")
+            case "validator", "decision" if body["sig_b64"] == FORGED_SIGNATURE:
+                history.forged += 1
             case "validator", "decision":
                 check(On.DECISION_SENT, body)
                 obj = body["decision_obj"]
@@ -446,6 +467,12 @@ class Onlooker:
             }
             for row in rows
         }
+
+
+def _carried(journal: Journal, seq: int) -> set[str]:
+    """What an outbox record carries; nothing in a report."""
+    rows = journal._rows  # noqa: SLF001 - no program asks this
+    return {kind for (kind,) in rows.execute("SELECT kind FROM outbox_items WHERE out_seq = ?", (seq,))}
 
 
 def _signed_evidence(journal: Journal) -> int:

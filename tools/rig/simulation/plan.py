@@ -53,6 +53,8 @@ class Act(StrEnum):
     SYNC_FAILS = "sync fails"  # for_s
     DISK_SLOW = "disk slow"  # size: seconds for one piece of work; for_s
     CABLE_GATHERS = "cable gathers"  # size: seconds; for_s; a reset follows the next decision
+    FORGED_CANCELS = "forged cancels"  # size: how many at most; for_s
+    FORGED_DECISIONS = "forged decisions"  # the same; extra: how much deeper nested than a good one
     WITNESS_FAILS = "witness fails"  # one write; for_s: after that, none; extra: place in WITNESS_FAULTS
 
 
@@ -183,6 +185,12 @@ def _newer_trouble(chance: random.Random, act: Act, at_s: float) -> list[Planned
         case Act.WITNESS_FAILS:
             fault, times = chance.choice((0, 1, 1, 2)), chance.choice((1, 1, 8))
             return [PlannedAct(at_s + 2.0 * time, act, for_s, extra=fault) for time in range(times)]
+        case Act.FORGED_CANCELS:  # while the journal is slow they wait for it
+            slow = PlannedAct(at_s, Act.DISK_SLOW, for_s, 0.1)
+            forged = PlannedAct(at_s, act, for_s, chance.choice((20, 300)))
+            return [slow, forged] if chance.random() < 0.5 else [forged]
+        case Act.FORGED_DECISIONS:
+            return [PlannedAct(at_s, act, for_s, chance.choice((3, 20, 100)), chance.choice((0, 6, 10, 13)))]
         case _:  # a decision of that moment names a time before its key
             back = PlannedAct(at_s, Act.VALIDATOR_WALL_CLOCK, size=-(10 ** chance.uniform(5, 8)))
             gathers = PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloud_client.reference_server.domain.verdicts import uploads
-from device.core import running_wipe, served_gallery
+from device.core import gate, running_wipe, served_gallery
 from device.core.gate import Gate
 from device.errors import JournalError
 from device.journal import journal
@@ -32,7 +32,7 @@ from gallery import changes, freshness
 from gallery import gallery as gallery_module
 from gallery import store as gallery_store
 from gallery.slots import Slots
-from link1 import channels, device_end, frames, handshake, session
+from link1 import channels, device_end, frames, handshake, sealed, session
 from link1.validator import desk, memory
 from tools.rig.simulation import machines
 from tools.rig.simulation.plan import plan_of
@@ -304,6 +304,17 @@ def _key_of_the_hello(right: Any) -> Any:
     return judge
 
 
+def _evidence_in_any_number(right: Any) -> Any:
+    async def make_batch(self: Any) -> Any:
+        many, self._many_unsettled = self._many_unsettled, lambda: False
+        try:
+            return await right(self)
+        finally:
+            self._many_unsettled = many
+
+    return make_batch
+
+
 def _repeat_refused(right: Any) -> Any:
     def applied(self: Any, seq: int, *, acked_upto_seq: int = 0) -> None:
         if seq == self.position().in_applied_seq:
@@ -485,6 +496,15 @@ FAULTS: Final = (
         handshake.Handshake,
         "judge_proof",
         _key_of_the_hello,
+    ),
+    PlantedFault("any number of cancels waits for the journal", gate, "MAX_ASKING", _constant(1 << 30)),
+    PlantedFault("evidence is mailed in any number", MailDesk, "_make_batch", _evidence_in_any_number),
+    PlantedFault(
+        "a deeply nested decision is mailed as one that the service does not read",
+        device_end,
+        "_UNSIGNED_DEPTH",
+        _constant(99),
+        (PlantedFault("records are read no deeper than messages", sealed, "CARRYING_DEPTH", _constant(16)),),
     ),
     PlantedFault(
         "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused

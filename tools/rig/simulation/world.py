@@ -20,9 +20,11 @@ import httpx
 from device.core import housekeeping, self_description
 from device.health import HealthWord
 from device.journal import reserve
+from device.mail import outbox
 from link1.transport import pump
 from link1.validator import mail
 from tools.kit.simulate import mail_carrier
+from tools.rig.simulation.attacker import Attacker
 from tools.rig.simulation.cable import Cable, CableTroubles
 from tools.rig.simulation.disk import TMPFS, Disks
 from tools.rig.simulation.history import History
@@ -99,9 +101,10 @@ _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
     (mail_carrier, "POLL_S", 6.0),
     (mail, "PULL_EVERY_MS", 2_500),
     (pump, "DRAIN_POLL_MS", 6),
+    (outbox, "MAX_UNSETTLED", 12),
 ]
 """What programs measure of the machine at hand is always the same here; who has nothing to do asks less
-often."""
+often, and fewer records than 256 fill an outbox."""
 
 
 def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
@@ -153,7 +156,7 @@ class SimulatedWorld:
         self.office_network = self._network("office", lambda _request: None, self.onlooker.office_gets)
         rates, chance = plan.rates, self._chance("device")
         eyes, self.device_disk = DrawnEyes(chance), self.disks.disk("device", start.device)
-        self.people = People(self, eyes)
+        self.people, self.attacker = People(self, eyes), Attacker(self)
         self.device = DeviceMachine(
             loop,
             self.device_disk,
@@ -382,6 +385,8 @@ class SimulatedWorld:
                 self.onlooker.wall_ahead_s = max(self.onlooker.wall_ahead_s, device.clock.wall_off_ms / 1000)
             case Act.VALIDATOR_WALL_CLOCK:
                 self.validator.clock.wall_off_ms += round(act.size)
+            case Act.FORGED_CANCELS | Act.FORGED_DECISIONS:
+                self.people.under_way.append(self.loop.create_task(self.attacker.flood(act)))
             case Act.DISK_FULL | Act.SYNC_FAILS:
                 self._for(act, lambda on: self._trouble_disk(act.act) if on else self._mend_disk())
             case Act.WITNESS_FAILS:
