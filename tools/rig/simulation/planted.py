@@ -198,7 +198,7 @@ def _age_by_wall_clock(right: Any) -> Any:
         found = right(self, now, ttl_ms)
         if self.age_ms is None:
             return found
-        left_ms = max(0, ttl_ms - max(0, now.wall_ms - self.counted_from_ms))
+        left_ms = max(0, ttl_ms - max(0, now.wall_ms - (self.counted_from_ms or self.ahead_ms)))
         ok = left_ms > 0
         reason = freshness.FreshnessReason.FRESH if ok else freshness.FreshnessReason.EXPIRED
         return replace(found, fresh=ok, left_ms=left_ms, reason=reason)
