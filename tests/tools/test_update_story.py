@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tools.cloud.pack_release import republish
 from tools.palmctl.bench.board import Known
 from tools.rig.bench.films import PLACE, enrol
 from tools.rig.demo.back_office import BackOffice
+from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.narrator import Narrator
 from tools.rig.demo.programs import RunningPrograms, palmctl
 from tools.rig.demo.setting import (
@@ -85,6 +86,19 @@ def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: 
     return DemoPerson(name, make_person(int(palms[0].subject_ref, 16)), subject)
 
 
+def accepted(story: GateStory, camera: VirtualCamera, person: DemoPerson) -> dict[str, Any]:
+    """The validator's line about a palm that is shown until it is accepted. A folder as a camera begins again
+    with the program: the earlier palms, unknown by now, are seen before it, and may be taken for one hand
+    with it.
+    """
+    for occasion in range(100, 106):
+        film = passage(person.palms, "L", occasion, frames_held=20, scene_seed=PLACE)
+        played_s = camera.queue(film)
+        with suppress(DemoFailed):
+            return story.validator.wait_line(lambda line: line.get("decision") == "accept", played_s + 8)
+    raise AssertionError("the palm was not accepted")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
@@ -136,9 +150,7 @@ def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
         wait_until("the new epoch and its model", 60, lambda: knows(NEW_MODEL, 0))
         somebody = enrolled(cloud, desk, bento, "bento", NEW_MODEL)
         wait_until("the gate to know him", 60, lambda: knows(NEW_MODEL, len(bento)))
-        # A folder as a camera begins anew with the program: earlier palms are seen again, nobody's by now.
-        camera.queue(passage(somebody.palms, "L", 100, frames_held=20, scene_seed=PLACE))
-        line = story.validator.wait_line(lambda line: line.get("decision") == "accept", 60)
+        line = accepted(story, camera, somebody)
         assert (line["subject_ref"], line["verified"]) == (somebody.subject["subject_ref"], True)
         wait_until("the model to prove itself", 60, lambda: not updates()["model"]["on_trial"])
         assert updates()["model"]["release_seq"] == released["release_seq"]
