@@ -92,7 +92,7 @@ soak: $(VENV)/ready ## a busy gate at which cable, camera, server, clock and dis
 
 # HOURS=8 for a night; the seeds that it tries are printed, and a failing one is made short.
 simulate: HOURS = 0
-simulate: $(VENV)/ready ## both ends of the cable, the carrier and the service in one process, under faults and 54 invariants (two minutes; gcc)
+simulate: $(VENV)/ready ## both ends of the cable, the carrier and the service in one process, under faults and 58 invariants (two minutes; gcc)
 	$(BIN)/python -m tools.rig.simulation --hours $(HOURS) --minutes 2
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json

@@ -389,13 +389,13 @@ def the_position_never_falls(history: History, at: tuple[int, int]) -> str | Non
 
 @holds(
     On.WORK_WAITS,
-    "LINK §5: cancel is unsigned: of messages that wait for the journal's memory there are 96 at most.",
+    "CHANGELOG: at most 96 messages of the cable wait for the memory of the journal.",
 )
 def what_waits_for_the_journal_is_bounded(_history: History, count: int) -> str | None:
     return f"{count} pieces of work wait for one thread" if count > _MOST_WAITING else None
 
 
-@holds(On.OUTBOX_GREW, "DURABILITY: beyond 256 records without a receipt only verdicts are mailed.")
+@holds(On.OUTBOX_GREW, "DURABILITY: of reports and batches of evidence 256 wait for a receipt.")
 def evidence_waits_for_receipts(_history: History, grew: tuple[int, set[str]]) -> str | None:
     unsettled, carries = grew
     beyond = unsettled > outbox.MAX_UNSETTLED and carries and "verdicts" not in carries

@@ -71,7 +71,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._free_at: dict[int, float] = {}
-        self._waiting: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[Any, list[asyncio.Future[Any]]] = WeakKeyDictionary()
         self.most_waiting = 0
         """The most pieces of work that have waited for one executor at a time."""
         self.works_until_s = 0.0
@@ -175,11 +175,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.works_until_s = max(self.works_until_s, ends)
         if executor is not None:
             self._free_at[id(executor)] = ends
-        self._count(executor, 1)
+            self._count(self._waiting.setdefault(executor, []), future)
         rate = process.rate if process else 1.0
 
         def done(error: BaseException | None, result: Any) -> None:
-            self._count(executor, -1)
             if future.done():
                 return
             if error is None:
@@ -205,10 +204,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.call_at(begins * rate, begin)
         return future
 
-    def _count(self, executor: Any, change: int) -> None:
-        if executor is not None:
-            self._waiting[executor] = self._waiting.get(executor, 0) + change
-            self.most_waiting = max(self.most_waiting, self._waiting[executor])
+    def _count(self, waiting: list[asyncio.Future[Any]], future: asyncio.Future[Any]) -> None:
+        waiting.append(future)
+        if len(waiting) > self.most_waiting:  # without what is done, or not waited for any more
+            waiting[:] = [one for one in waiting if not one.done()]
+            self.most_waiting = max(self.most_waiting, len(waiting))
 
     # ---- ports
 

@@ -429,7 +429,7 @@ FAULTS: Final = (
         engine.TransactionEngine,
         "conditions",
         _frames_of_any_age,
-        first_seed=7_650,
+        first_seed=7_660,
     ),
     PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
     PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
