@@ -199,6 +199,8 @@ class History:
     visit: int = 0
     incarnation: int = 0
     uploads_accepted: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    """Refs of verdicts of which the service has lost something, as it was restored from a backup."""
     verdicts_said: int = 0
     """Messages with a verdict that left the device, without what the link sent again."""
     verdicts_heard: int = 0

@@ -405,7 +405,7 @@ class Onlooker:
     def judge_end(self) -> None:
         device, history = self.world.device, self.history
         opened, palmd = device.opened, device.palmd
-        rows = self._service_rows()
+        rows = self.service_rows()
         names = frozenset(
             str(path.relative_to(self.world.device_disk.state))
             for path in self.world.device_disk.state.rglob("*")
@@ -452,7 +452,8 @@ class Onlooker:
             ),
         )
 
-    def _service_rows(self) -> dict[str, JsonObject]:
+    def service_rows(self) -> dict[str, JsonObject]:
+        """The service's records by verdict_ref."""
         if self.world.server is None:
             return {}
         rows = self.world.server[1].store.read_now(

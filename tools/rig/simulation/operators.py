@@ -2,7 +2,9 @@
 known."""
 
 import asyncio
+import contextlib
 import json
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -10,6 +12,7 @@ import httpx
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudError
 from cloud_client.reference_server.domain.mailbox.kinds import MailKind
+from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import mail_send
 from cloud_client.reference_server.store.base import Tx
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _HEARS_WITHIN_S: Final = 150.0
 """A status comes each minute, and the mail's pauses are no longer."""
 _HANDSHAKE_S: Final = 0.02
+_MAIL_TRIES, _MAIL_S = 8, 15.0
+"""A device without a network mails a report each 30 s."""
 
 
 class Operators:
@@ -46,6 +51,7 @@ class Operators:
         self._world, self._start, self._history = world, world.start, world.history
         self.server: tuple[SimulatedProcess, RunningService] | None = None
         self._cloud = copied(world.start, world.folder / "cloud")
+        self._backup = world.folder / "backup"
         self._gone: set[int] = set()
 
     def start_server(self) -> None:
@@ -82,6 +88,38 @@ class Operators:
             return
         self._history.say("OPERATOR", f"person {person} is enrolled")
         self._world.onlooker.note_stream()
+
+    @property
+    def backed_up(self) -> bool:
+        return self._backup.exists()
+
+    def back_up(self) -> None:
+        """What the service has on its disk now; it is between two commits."""
+        shutil.copytree(self._cloud, self._backup)
+
+    async def restore(self) -> None:
+        """The service is what it was at the backup, and its operators do what their page says."""
+        world, environment = self._world, self._start.environment
+        if self.server is None:
+            return
+        rows, seen = world.onlooker.service_rows(), self.server[1].state_of_stream(environment).epoch
+        self.stop_server()
+        self._cloud = self._backup
+        self.start_server()
+        service = self.server[1]
+        self._history.say("OPERATOR", "the service is restored from its backup")
+        self._history.lost |= {ref for ref in rows if world.onlooker.service_rows().get(ref) != rows[ref]}
+        while service.state_of_stream(environment).epoch <= seen:
+            service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
+        world.onlooker.note_stream()
+        for _ in range(_MAIL_TRIES if world.plan.offline else 0):
+            await asyncio.sleep(_MAIL_S)
+            with contextlib.suppress(OperatorError):
+                service.operate(
+                    lambda tx, vault, now: mail_send.resume(tx, vault, environment, DEVICE_ID, now_ms=now)
+                )
+                self._history.say("OPERATOR", "the mail goes on")
+                return
 
     async def rotate_key(self) -> None:
         """The validator's key is another from now on, and the validator begins sessions until the device has

@@ -124,6 +124,8 @@ class Plan:
     carries_mail: bool = True
     rates: tuple[float, float] = (1.0, 1.0)
     clock_kept: bool = True
+    backup_at_s: float | None = None
+    """When the service's backup is made that it is restored from at the end, when everything is at rest."""
     rotates_key: bool = False
     """Whether the validator gets another key at the end, when everything is at rest. What it signed with the
     one before is then judged by the time in it, so its clock was right."""
@@ -156,6 +158,7 @@ def plan_of(seed: int) -> Plan:
             acts.append(PlannedAct(begins_s + chance.uniform(1.0, 60.0), Act.WALL_CLOCK, size=back_ms))
     acts += _newer_troubles(seed, people, until_s)
     offline = chance.random() < 0.2
+    lots = random.Random(f"backup {seed}")  # noqa: S311
     return Plan(
         seed,
         tuple(sorted(acts, key=lambda act: act.at_s)),
@@ -164,6 +167,7 @@ def plan_of(seed: int) -> Plan:
         carries_mail=offline or chance.random() < 0.35,
         rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
         clock_kept=chance.random() < 0.7,
+        backup_at_s=until_s * lots.uniform(0.1, 0.9) if lots.random() < 0.3 else None,
         rotates_key=all(act.act is not Act.VALIDATOR_WALL_CLOCK for act in acts),
         latency_s=chance.choice((0.02, 0.5, 1.5)),
     )

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from cloud_client.reference_server.domain.mail import outbox
+from cloud_client.reference_server.domain.mailbox import inbox
 from cloud_client.reference_server.domain.verdicts import uploads
 from device.core import gate, running_wipe, served_gallery
 from device.core.gate import Gate
@@ -505,6 +507,16 @@ FAULTS: Final = (
         "_UNSIGNED_DEPTH",
         _constant(99),
         (PlantedFault("records are read no deeper than messages", sealed, "CARRYING_DEPTH", _constant(16)),),
+    ),
+    PlantedFault(
+        "after a restore the mail waits for what is lost", outbox, "skip_missing", _nothing, first_seed=40
+    ),
+    PlantedFault(
+        "after a restore seqs of the inbox are given out again",
+        inbox,
+        "go_on_after",
+        _nothing,
+        first_seed=93,
     ),
     PlantedFault(
         "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused

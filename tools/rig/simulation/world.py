@@ -248,6 +248,8 @@ class SimulatedWorld:
         self.network.troubles = self._good_network()
         self.device.power_on()
         self.validator.power_on()
+        if self.plan.backup_at_s is not None:
+            self.loop.call_at(self.plan.backup_at_s, self.operators.back_up)
         for act in self.plan.acts:
             await self.sleep_until(act.at_s)
             self.history.say("WORLD", str(act))
@@ -256,6 +258,9 @@ class SimulatedWorld:
         self._heal()
         await asyncio.gather(*self.people.under_way)
         await self._rest()
+        if self.operators.backed_up and self._settled() and not self.history.revoked:
+            await self.operators.restore()
+            await self._rest()
         if self.plan.rotates_key and self._settled() and not self.history.revoked:
             await self.operators.rotate_key()
             await self._rest()
