@@ -76,6 +76,9 @@ _MOST_TROUBLES: Final = 1.08
 """For each person who comes; at least a tenth."""
 _MOST_NEWER: Final = 0.05
 """The same for one newer kind."""
+_FLOODS: Final = (Act.FORGED_CANCELS, Act.FORGED_DECISIONS)
+_MOST_FLOODS: Final = 2
+"""Each takes as long as 20 passages."""
 _PACES: Final = (0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 4.0)
 """Most gates are busy: a person each 1.4 s. At the others a request ends by itself, without another one."""
 _LATE_S: Final = 4.0
@@ -178,7 +181,7 @@ def _newer_troubles(seed: int, people: list[PlannedAct], until_s: float) -> list
     for kind in () if seed in KEPT_SEEDS else _NEWER:
         chance = random.Random(f"{kind} {seed}")  # noqa: S311
         count = round(len(people) * chance.uniform(0.01, _MOST_NEWER)) + 1 if chance.random() < 0.5 else 0
-        for _ in range(count):
+        for _ in range(min(count, _MOST_FLOODS) if kind in _FLOODS else count):
             near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
             at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
             acts += _newer_trouble(chance, kind, at_s)
