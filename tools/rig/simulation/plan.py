@@ -196,10 +196,9 @@ def _newer_trouble(chance: random.Random, act: Act, at_s: float) -> list[Planned
             return [PlannedAct(at_s + 2.0 * time, act, for_s, extra=fault) for time in range(times)]
         case Act.FORGED_CANCELS:  # while the journal is slow they wait for it
             slow = PlannedAct(at_s, Act.DISK_SLOW, for_s, 0.1)
-            forged = PlannedAct(at_s, act, for_s, chance.choice((20, 300)))
-            return [slow, forged] if chance.random() < 0.5 else [forged]
+            return [slow, PlannedAct(at_s, act, max(for_s, 1.0), chance.choice((20, 300)))]
         case Act.FORGED_DECISIONS:
-            return [PlannedAct(at_s, act, for_s, chance.choice((3, 20, 100)), chance.choice((0, 6, 10, 13)))]
+            return [PlannedAct(at_s, act, for_s, chance.choice((3, 20, 100)), chance.choice((0, 10, 13)))]
         case _:  # a decision of that moment names a time before its key
             back = PlannedAct(at_s, Act.VALIDATOR_WALL_CLOCK, size=-(10 ** chance.uniform(5, 8)))
             gathers = PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))

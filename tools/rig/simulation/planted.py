@@ -512,6 +512,7 @@ FAULTS: Final = (
         "_UNSIGNED_DEPTH",
         _constant(99),
         (PlantedFault("records are read no deeper than messages", sealed, "CARRYING_DEPTH", _constant(16)),),
+        first_seed=43,
     ),
     PlantedFault(
         "after a restore the mail waits for what is lost", outbox, "skip_missing", _nothing, first_seed=40
