@@ -626,9 +626,14 @@ def the_service_knows_no_other_verdict(history: History, end: AtTheEnd) -> str |
 def no_record_is_in_conflict(history: History, end: AtTheEnd) -> str | None:
     if history.revoked:
         return None
-    bad = [ref for ref, row in end.rows.items() if row["reconciliation"] == "conflict"]
-    gaps = 1 if history.lost else 0  # before the first verdict after a restore
-    return f"{bad} are in conflict" if len(bad) > gaps else None
+    seqs = {row["verdict_seq"] for row in end.rows.values()}
+    bad = [
+        ref
+        for ref, row in end.rows.items()
+        if row["reconciliation"] == "conflict"
+        and not (history.lost and row["verdict_seq"] - 1 not in seqs)  # a restore has left the gap
+    ]
+    return f"{bad} are in conflict" if bad else None
 
 
 @holds(On.END, "SURFACE: what a later item adds is taken: a decision that the device has, the service has.")

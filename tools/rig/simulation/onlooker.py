@@ -457,10 +457,11 @@ class Onlooker:
         if self.world.server is None:
             return {}
         rows = self.world.server[1].store.read_now(
-            lambda tx: tx.all("SELECT verdict_id, reconciliation, signed_decision FROM verdicts")
+            lambda tx: tx.all("SELECT verdict_id, verdict_seq, reconciliation, signed_decision FROM verdicts")
         )
         return {
             row["verdict_id"]: {
+                "verdict_seq": row["verdict_seq"],
                 "reconciliation": row["reconciliation"],
                 "decision_ref": None
                 if row["signed_decision"] is None
