@@ -97,7 +97,8 @@ def _restore_numbers(rows: Rows, witness: JournalWitness) -> str:
     """Correct the mail's numbers; the reason when the journal must halt."""
     found, kept = _numbers(rows), witness.numbers or _numbers(rows)
     lower = any(getattr(found, name) < getattr(kept, name) for name in _MAIL)
-    cut_off = found.turn == kept.turn + 1 and not lower
+    # By one turn, or by more where a write of the witness had failed before.
+    cut_off = found.turn > kept.turn and not lower
     right = replace(found if cut_off else kept, halted=found.halted or kept.halted)
     first, top, count = rows.execute(
         "SELECT min(seq), max(seq), count(*) FROM outbox WHERE seq > ?", (right.out_acked_seq,)

@@ -6,7 +6,7 @@ written to its slot in `journal.db.witness` before it is sent, and a start resto
 (`device.journal.restore`). The mail's numbers are in two slots, written alternately.
 
 Every slot is sealed for its number. The database is written first and the witness after it, both before
-anything is sent, so after a power cut the witness is at most one step behind.
+anything is sent, so after a power cut the witness is at most one step behind, or more if its writes failed.
 """
 
 import logging

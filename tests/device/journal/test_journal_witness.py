@@ -293,6 +293,23 @@ def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is
     journal.close()
 
 
+def test_a_witness_may_be_further_behind_where_one_of_its_writes_had_failed(
+    running: tuple[Journal, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power goes after the next commit, before the witness has it."""
+    journal, folder = running
+    mailed(journal)
+    with monkeypatch.context() as broken:
+        broken.setattr(Slots, "write", refused_write)
+        for seq in (3, 4):
+            with pytest.raises(JournalError, match="witness"):
+                journal.mail.applied(seq, acked_upto_seq=2)
+    after = journal.mail.position()
+    again = open_journal(taken_from(journal, folder, tmp_path / "taken"))
+    assert (again.mail.position(), again.halted) == (after, "")
+    again.close()
+
+
 @pytest.mark.parametrize("noted_meanwhile", [False, True], ids=["alone", "an inbox record was noted"])
 def test_an_outbox_record_that_only_the_log_has_is_not_sent(
     running: tuple[Journal, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_meanwhile: bool
