@@ -23,7 +23,7 @@ from cloud_client.reference_server.domain.verdicts import uploads
 from device.core import gate, running_wipe, served_gallery
 from device.core.gate import Gate
 from device.errors import JournalError
-from device.journal import journal, restore
+from device.journal import journal
 from device.journal import opening as journal_opening
 from device.journal.mail import MailBoxes
 from device.mail.desk import MailDesk
@@ -336,15 +336,6 @@ def _verdict_before_end(right: Any) -> Any:
     return find
 
 
-def _one_step_behind(right: Any) -> Any:
-    def restored(rows: Any, witness: Any) -> str:
-        found, kept = restore._numbers(rows), witness.numbers  # noqa: SLF001 - as its neighbour does
-        far = kept is not None and found.turn > kept.turn + 1
-        return "some of them are lost" if far else str(right(rows, witness))
-
-    return restored
-
-
 def _numbers_skip(right: Any) -> Any:
     def append(self: Any, txn_id: str, request_ref: str, build: Any) -> Any:
         if (last := self.last()) is not None and last.verdict_seq % 4 == 3:
@@ -535,13 +526,6 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused
-    ),
-    PlantedFault(
-        "a witness two steps behind halts the journal",
-        restore,
-        "_restore_numbers",
-        _one_step_behind,
-        first_seed=574_977_535,
     ),
     PlantedFault(
         "a verdict whose witness failed, and ended, is found",
