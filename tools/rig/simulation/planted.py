@@ -525,7 +525,11 @@ FAULTS: Final = (
         first_seed=93,
     ),
     PlantedFault(
-        "an inbox record whose second copy failed is not taken again", MailBoxes, "applied", _repeat_refused
+        "an inbox record whose second copy failed is not taken again",
+        MailBoxes,
+        "applied",
+        _repeat_refused,
+        first_seed=44,
     ),
     PlantedFault(
         "a verdict whose witness failed, and ended, is found",
