@@ -8,7 +8,6 @@ What is not found is printed too.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +32,6 @@ from device.values.transactions import TxnMemory
 from gallery import changes, freshness
 from gallery import gallery as gallery_module
 from gallery import store as gallery_store
-from gallery.slots import Slots
 from link1 import channels, device_end, frames, handshake, sealed, session
 from link1.validator import desk, memory
 from tools.rig.simulation import machines
@@ -388,14 +386,6 @@ def _suspended_too(_right: Any) -> Any:
     return lambda template, model_id: template.model_id == model_id
 
 
-def _rows_lost(_right: Any) -> Any:
-    def write(self: Any, index: int, data: bytes) -> None:
-        whole = len(data).to_bytes(4, "big") + data
-        os.pwrite(self._descriptor, whole, index * self._slot_bytes)
-
-    return write
-
-
 def _constant(value: Any) -> Make:
     return lambda _right: value
 
@@ -491,7 +481,6 @@ FAULTS: Final = (
     ),
     PlantedFault("the inbox is acknowledged before it is kept", MailDesk, "_judge", _applied_not_kept),
     PlantedFault("a wipe leaves the files behind", running_wipe, "finish_wipe", _nothing),
-    PlantedFault("the witnesses' fsync is left out", Slots, "write", _rows_lost),
     PlantedFault(
         "what comes in one read with a reset is judged after it",
         session.DrivenEnd,
