@@ -11,7 +11,7 @@ _STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 def open_closed_streams() -> None:
     """Open /dev/null in the place of every standard stream that was closed before this process began.
 
-    A closed input is then one that has ended. And no later file, a store or the port of the cable, gets
+    A closed input then reads as ended. And no later file, a store or the port of the cable, gets
     descriptor 0, 1 or 2, where a library or a child of this process would write its messages into it.
     Raises OSError.
     """

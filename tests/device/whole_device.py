@@ -150,7 +150,7 @@ class Device:
 
 @contextmanager
 def held_hand(writer: FolderWriter, film: tuple[bytes, ...]) -> Iterator[None]:
-    """Somebody comes and holds the hand still until the body of the `with` has what it waits for: on a
+    """A person comes and holds the hand still until the body of the `with` has what it waits for: on a
     busy machine a film of one second may be too short. Who gets no answer steps back and tries again,
     each time for twice as long: the device may have missed that the hand of the last passage has left.
     """

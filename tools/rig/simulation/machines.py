@@ -425,7 +425,7 @@ class ValidatorMachine:
         self._on_event = on_event
         self.clock = MachineClock(loop)
         self.key = DBD_KEY
-        """The one that its next start takes. Its counters go on: it is the same validator."""
+        """What its next start takes. Its counters go on: it is the same validator."""
         self.process: SimulatedProcess | None = None
         self.desk: ValidatorDesk | None = None
         self.end: ValidatorEnd | None = None

@@ -82,7 +82,7 @@ class People:
         return palmd is not None and palmd.gate.open_txn_id is not None
 
     async def _wait_for_outcome(self, most_s: float) -> None:
-        """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
+        """Until the device has decided and no one knows: then a cancel crosses the verdict."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 self._undecided.append(self._world.loop.create_future())
