@@ -15,6 +15,8 @@ from gallery.gallery import Gallery
 
 BROKEN = ("sync-normal", "no-folder-sync", "told-early", "no-sync-aside", "two-commits")
 """`told-early` is the workload's own: it tells a verdict before its commit."""
+BROKEN_WITH_DAMAGE = "unsynced-witness"
+"""Shows only where the journal's log is damaged as well."""
 
 
 def break_it(how: str) -> None:
@@ -36,6 +38,8 @@ def break_it(how: str) -> None:
                 file.write(data)
 
         files.write_synced = write_unsynced
+    elif how == BROKEN_WITH_DAMAGE:
+        setattr(os, "fdatasync", lambda _descriptor: None)  # noqa: B010 - mypy wants the parameter's name
     elif how == "two-commits":
 
         def apply_deltas(self: Gallery, page_bytes: bytes, now: Any) -> Any:

@@ -181,23 +181,26 @@ def sweep(
 
 
 def flipped_share(arguments: tuple[Sequence[Change], Path, list[int], int, int]) -> Flipped:
-    """Damage what lies on the disk at these cuts, each file in about `most` ways."""
+    """Damage what lies on the disk at these cuts, with what was not synced and without it, each file in about
+    `most` ways."""
     changes, state, cuts, most, seed = arguments
     disk, found = CrashDisk(state), Flipped()
     with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
         for number, change in enumerate(changes):
             disk.follow(change)
             if number in cuts:
-                found.add(
-                    sweep_flips(disk.whole(), disk.marks, Path(name) / "state", most=most, seed=seed + number)
-                )
+                for tree in (disk.whole(), disk.crash()):
+                    found.add(
+                        sweep_flips(tree, disk.marks, Path(name) / "state", most=most, seed=seed + number)
+                    )
     return found
 
 
 def flip(
     changes: Sequence[Change], state: Path, *, cuts: int, most: int, seed: int = 1, jobs: int = 1
 ) -> Flipped:
-    """Kill the device at `cuts` random moments after it was provisioned, and damage its files."""
+    """Kill the device at `cuts` random moments after it was provisioned, cut its power there, and damage its
+    files."""
     promised = next(number for number, change in enumerate(changes) if isinstance(change, Mark))
     chosen = random.Random(seed).sample(range(promised + 1, len(changes)), cuts)
     shares = [(changes, state, chosen[job::jobs], most, seed) for job in range(jobs)]

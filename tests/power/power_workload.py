@@ -46,7 +46,7 @@ from tests.device.core_makers import (
     signed_config,
 )
 from tests.gallery.gallery_service import Service
-from tests.power.power_breakage import BROKEN, break_it
+from tests.power.power_breakage import BROKEN, BROKEN_WITH_DAMAGE, break_it
 from tests.power.power_device import config_of, entry, first_trust, opened, service
 
 
@@ -379,7 +379,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("state", type=Path)
     parser.add_argument("marks", type=Path)
-    parser.add_argument("--broken", choices=BROKEN, default="")
+    parser.add_argument("--broken", choices=(*BROKEN, BROKEN_WITH_DAMAGE), default="")
     parser.add_argument("--rounds", type=int, default=6)
     arguments = parser.parse_args()
     break_it(arguments.broken)

@@ -1,6 +1,6 @@
 """The power goes at any moment of a device's life, and nothing that somebody was told is lost.
 
-A sample of what `make power` does whole. The harness itself is tested by breaking the device in five ways.
+A sample of what `make power` does whole. The harness itself is tested by breaking the device in six ways.
 """
 
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.power.power_breakage import BROKEN
+from tests.power.power_breakage import BROKEN, BROKEN_WITH_DAMAGE
 from tests.power.power_sweep import flip, on_disk, record_life, sweep, sweep_starts
 from tests.power.syscall_log import NEEDS_STRACE, STRACE
 from tools.rig.simulation.crash_disk import Change, CrashDisk, Cut, Make, Rename, Sync, Write, fingerprint
@@ -68,6 +68,13 @@ def test_a_device_that_breaks_its_promises_is_caught(tmp_path: Path, broken: str
     changes = record_life(tmp_path, broken=broken, rounds=2)
     found = sweep(changes, tmp_path / "state", ways=3, every=9, most=1)
     assert found.broken
+
+
+@recorded
+def test_a_witness_that_is_not_synced_is_caught_where_the_log_is_damaged(tmp_path: Path) -> None:
+    changes = record_life(tmp_path, broken=BROKEN_WITH_DAMAGE, rounds=2)
+    found = flip(changes, tmp_path / "state", cuts=4, most=12)
+    assert any("is given a second time" in fork for fork in found.forks)
 
 
 STATE = Path("/device")
