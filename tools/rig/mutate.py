@@ -47,7 +47,7 @@ CORES: Final = {
 SLOWEST_S: Final = 3.0
 """Tests that take longer are left out."""
 LONGEST_TEST_S: Final = 10
-"""Processor time of a test: with the fault it goes on for ever."""
+"""Processor time of one of the quick tests: with the fault it goes on for ever."""
 LIMIT_S: Final = 600
 LEAST_FOUND: Final = 0.9
 _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
@@ -188,8 +188,8 @@ class QuickTests:
         ]
         self._order: list[str] = []
         told = self._run()
-        if told.get("failed", "no end"):
-            raise click.ClickException(f"the tests in {folders} fail without a fault: {told.get('failed')}")
+        if failed := told.get("failed", "they came to no end"):
+            raise click.ClickException(f"the tests in {folders} fail without a fault: {failed}")
         took_s = told["took_s"]
         self._order = sorted((test for test in took_s if took_s[test] < SLOWEST_S), key=took_s.__getitem__)
         for name in told["modules"]:
@@ -270,7 +270,8 @@ class _RunTests:
             items[:] = sorted((i for i in items if i.nodeid in place), key=lambda i: place[i.nodeid])
 
     def pytest_runtest_logstart(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST_S)  # ends the process
+        if self._order:
+            signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST_S)  # ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.took_s[report.nodeid] += report.duration
