@@ -1,6 +1,6 @@
 """What a carrier of pages can arrange in a few steps; and faults planted in the gallery are found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,34 +12,41 @@ import gallery.stream
 from gallery.freshness import Freshness, FreshnessReason, GalleryNow, HeldTime
 from gallery.stream import Delta, DeltaPage, Head
 from link1.canonical import JsonObject
-from tests.gallery.carrier_search import SHOWN_AGAIN, CarrierSearch
+from tests.gallery.carrier_search import SHOWN_AGAIN, CarrierSearch, in_memory
 
 Patch = pytest.MonkeyPatch
 
 
-def test_no_course_of_events_breaks_a_promise(tmp_path: Path) -> None:
-    found = CarrierSearch(tmp_path, steps=3, hours=9).run()
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with in_memory() as place:
+        yield place
+
+
+def test_no_course_of_events_breaks_a_promise(folder: Path) -> None:
+    found = CarrierSearch(folder, steps=3, hours=9).run()
     assert found.broken is None
     assert found.states > 50
 
 
-def test_a_carrier_that_hides_as_many_enrolments_as_erasures_is_not_noticed(tmp_path: Path) -> None:
+def test_a_carrier_that_hides_as_many_enrolments_as_erasures_is_not_noticed(folder: Path) -> None:
     """The limit that docs/decisions/25 states: what was erased stays, with a count that fits."""
-    found = CarrierSearch(tmp_path, steps=4, hours=6, blanking=True, only=("deltas 1-2", "deltas 3-4")).run()
+    found = CarrierSearch(folder, steps=4, hours=6, blanking=True, only=("deltas 1-2", "deltas 3-4")).run()
     assert found.broken is not None
     assert found.broken[1][-1] == "deltas 3-4, 3 and 4 hidden"
 
 
-def test_with_a_clock_set_back_a_letter_taken_before_makes_nothing_fresh(tmp_path: Path) -> None:
+def test_with_a_clock_set_back_a_letter_taken_before_makes_nothing_fresh(folder: Path) -> None:
     """It did: a newer head looked absurd, and after it the old one counted as new."""
-    search = CarrierSearch(tmp_path, steps=5, hours=3, only=("deltas 1-2", "head 2", "head 0"))
+    search = CarrierSearch(folder, steps=5, hours=3, only=("deltas 1-2", "head 2", "head 0"))
     assert search.run().broken is None
 
 
-def test_a_date_of_years_to_come_makes_what_is_held_fresh_once(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_date_of_years_to_come_makes_what_is_held_fresh_once(folder: Path) -> None:
     """It did each time that a head which agrees with the time had come before it, with pages withheld."""
     only = ("deltas 1-2", "head 2", "absurd head")
-    assert CarrierSearch(tmp_path, steps=6, hours=6, absurd=True, only=only).run().broken is None
+    assert CarrierSearch(folder, steps=6, hours=6, absurd=True, only=only).run().broken is None
 
 
 # ---- planted faults
@@ -142,9 +149,9 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_planted_fault_is_found(fault: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_planted_fault_is_found(fault: Callable[[Patch], None], folder: Path, monkeypatch: Patch) -> None:
     promise, only = FAULTS[fault]
-    search = CarrierSearch(tmp_path, steps=5, hours=9, absurd=True, only=only)
+    search = CarrierSearch(folder, steps=5, hours=9, absurd=True, only=only)
     fault(monkeypatch)  # after the service has made its letters
     found = search.run()
     assert found.broken is not None
