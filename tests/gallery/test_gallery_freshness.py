@@ -232,6 +232,19 @@ def test_a_wall_clock_two_minutes_back_is_plausible_and_more_is_not() -> None:
         assert reason(held, GalleryNow(10, wall_ms)) is found
 
 
+def test_a_date_that_agreed_with_a_wrong_clock_hides_no_head_that_was_shown_since() -> None:
+    """The clock stood at an absurd date when the power went, so that date agreed with the time then."""
+    noted = started().with_head(T + YEAR, now(HOUR), complete=False).at(now(2 * HOUR, wall_ms=T + YEAR))
+    right = GalleryNow(10, T + 3 * HOUR)
+    held = noted.after_restart(right, "boot-2", clock_kept=False)
+    held = held.with_head(T + 3 * HOUR, right, complete=True)
+    assert reason(held, right) is FreshnessReason.FRESH
+    again = held.at(GalleryNow(8 * HOUR, T + 11 * HOUR)).after_restart(right, "boot-3", clock_kept=False)
+    for complete in (False, True):
+        again = again.with_head(T + 3 * HOUR, right, complete=complete)
+        assert reason(again, right) is FreshnessReason.TIME_UNKNOWN
+
+
 def test_what_lay_ahead_is_kept_and_the_software_before_reads_the_rest() -> None:
     held = Held(Position.start("palm", 1), 1, 0, started().with_head(T + YEAR, now(0), complete=True))
     obj = held.to_obj()
