@@ -6,6 +6,7 @@ import pytest
 
 from gallery.errors import PageRefused
 from gallery.freshness import (
+    ABSURD_ORDER_MS,
     MAX_SKEW_MS,
     MAX_TTL_MS,
     Freshness,
@@ -223,6 +224,8 @@ def test_a_date_is_absurd_from_ten_minutes_ahead_on() -> None:
     assert is_newer(T, T + 10 * MINUTE + 1, T)
     assert is_newer(T - MAX_TTL_MS, T + YEAR, T)
     assert not is_newer(T - MAX_TTL_MS - 1, T + YEAR, T)
+    assert not is_newer(T, T + 24 * HOUR, T, absurd_ms=ABSURD_ORDER_MS)
+    assert is_newer(T, T + 24 * HOUR + 1, T, absurd_ms=ABSURD_ORDER_MS)
 
 
 def test_a_wall_clock_two_minutes_back_is_plausible_and_more_is_not() -> None:
@@ -258,3 +261,6 @@ def test_a_clock_that_had_run_ahead_makes_no_head_younger_after_a_power_cut() ->
     held = started().at(now(0, wall_ms=T + HOUR))
     after = held.after_restart(GalleryNow(1_000, T + 7 * HOUR), "boot-2")
     assert reason(after, GalleryNow(1_000, T + 7 * HOUR)) is FreshnessReason.EXPIRED
+    soon = GalleryNow(1_000, T + 5 * MINUTE)
+    after = started().at(now(0, wall_ms=soon.wall_ms)).after_restart(soon, "boot-2")
+    assert after.freshness(soon, MAX_TTL_MS).left_ms == 6 * HOUR - 5 * MINUTE
