@@ -62,7 +62,8 @@ class Tap:
         self._own, self._tag = 0, b""
         self._decoder = FrameDecoder()
         self._partial: OrderedDict[tuple[int, int, int], dict[int, bytes]] = OrderedDict()
-        self._told: OrderedDict[tuple[int, int, int, bytes], None] = OrderedDict()
+        self._told: dict[int, tuple[int, int, bytes]] = {}
+        """The newest message of each channel: only that one may be sent again."""
 
     def port_opened(self) -> None:
         """What a frame had begun with is never ended."""
@@ -101,11 +102,10 @@ class Tap:
             return []
         del self._partial[key]
         whole = b"".join(slices[index] for index in range(frame.count) if index in slices)
-        if (*key, whole) in self._told:
+        told = (frame.sess, frame.mid, whole)
+        if self._told.get(frame.chan) == told:
             return []
-        self._told[*key, whole] = None
-        if len(self._told) > _PARTIAL:
-            self._told.popitem(last=False)
+        self._told[frame.chan] = told
         try:
             return [read_strict(whole, max_bytes=MAX_MESSAGE_BYTES)]
         except FormatError:
