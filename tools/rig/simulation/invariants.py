@@ -308,7 +308,8 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
     if history.clock_was_wrong:  # then a head that was held back may look like a new one, once
         counted_s = max(since_s, history.held_since_s(since_s))
     hidden_s = sum(hidden_s for at_s, hidden_s in history.hidden_s.values() if at_s >= counted_s)
-    slack_s = FRESHNESS_SLACK_S + 3 * history.slow_s + counted_s - since_s + hidden_s
+    # A verdict may wait for the journal behind as many answers as may ask it.
+    slack_s = FRESHNESS_SLACK_S + (3 + MAX_ASKING) * history.slow_s + counted_s - since_s + hidden_s
     return (
         f"verdict {verdict.seq} recognises by a gallery {age_s:.1f} s old"
         if age_s > TTL_MS / 1000 + slack_s
