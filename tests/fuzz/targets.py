@@ -83,6 +83,7 @@ from tests.link1.cable import Script, greeted, make_device, proven
 from tests.link1.fuzz import PING, frames, messages
 from tests.link1.fuzz_validator import MadDevice, messages_of_a_device
 from tests.link1.test_sealed import RECORD, ROOT
+from tests.ram import in_memory
 from tools.cloud.pack_invitation import pack_invitation
 from tools.kit.link_pcap import read_pcap
 from tools.palmctl.errors import ReleaseError
@@ -91,9 +92,7 @@ from tools.palmctl.scrub import Scrubber
 from tools.palmctl.unit_logs import read_line
 
 _NOW_MS = 1_800_000_000_000
-_IN_MEMORY = tempfile.TemporaryDirectory(
-    prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
-)
+_IN_MEMORY = in_memory("fuzz-")
 _SCRATCH = Path(_IN_MEMORY.name)
 _LOOP = asyncio.new_event_loop()
 

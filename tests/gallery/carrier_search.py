@@ -12,10 +12,8 @@ six hours after the last word of the service: above all not A six hours after th
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +24,7 @@ from gallery.gallery import Gallery
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
 from tests.gallery.gallery_service import NOW_MS, Service, encode, entry, palm, subject_ref, who
+from tests.ram import in_memory
 
 HOUR_MS = 3_600_000
 STEP_MS = 3 * HOUR_MS
@@ -299,20 +298,12 @@ class CarrierSearch:
         return None
 
 
-@contextmanager
-def in_memory() -> Iterator[Path]:
-    """A folder for thousands of galleries, none of which has to outlast anything."""
-    ram = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="carrier-", dir=ram if ram.is_dir() else None) as folder:
-        yield Path(folder)
-
-
 def main() -> None:
     """Search the large bound, with and without blanked deltas; print what was found."""
     begun = time.process_time()
     for blanking in (False, True):
-        with in_memory() as folder:
-            found = CarrierSearch(folder, steps=5, hours=12, blanking=blanking).run()
+        with in_memory("carrier-") as folder:
+            found = CarrierSearch(Path(folder), steps=5, hours=12, blanking=blanking).run()
         line = {"blanking": blanking, "states": found.states, "steps": found.steps, "broken": found.broken}
         print(json.dumps(line | {"cpu_s": round(time.process_time() - begun)}))
         if (found.broken is None) is blanking:

@@ -12,15 +12,16 @@ import gallery.stream
 from gallery.freshness import Freshness, FreshnessReason, GalleryNow, HeldTime
 from gallery.stream import Delta, DeltaPage, Head
 from link1.canonical import JsonObject
-from tests.gallery.carrier_search import SHOWN_AGAIN, CarrierSearch, in_memory
+from tests.gallery.carrier_search import SHOWN_AGAIN, CarrierSearch
+from tests.ram import in_memory
 
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with in_memory() as place:
-        yield place
+    with in_memory("carrier-") as place:
+        yield Path(place)
 
 
 def test_no_course_of_events_breaks_a_promise(folder: Path) -> None:

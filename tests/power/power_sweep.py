@@ -25,10 +25,8 @@ from typing import Any
 from tests.power.power_flips import Flipped, sweep_flips
 from tests.power.power_promises import broken_promises
 from tests.power.syscall_log import NEEDS_STRACE, STRACE, record
+from tests.ram import in_memory
 from tools.rig.simulation.crash_disk import Change, CrashDisk, LinkTo, Mark, Tree, fingerprint, lay_out
-
-RAM = Path("/dev/shm")
-"""Where states are laid out: they are opened by the thousand, and nobody waits for a disk."""
 
 
 @dataclass
@@ -95,7 +93,7 @@ def _quiet() -> None:
 
 def _check(trees: list[Tree], marks: list[dict[str, Any]], found: Found, where: str) -> None:
     """Look at those states that were not seen before with as much told."""
-    with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
+    with in_memory("power-") as name:
         folder = Path(name) / "state"
         for tree in trees:
             print_ = fingerprint(tree)
@@ -185,11 +183,12 @@ def flipped_share(arguments: tuple[Sequence[Change], Path, list[int], int, int])
     `most` ways."""
     changes, state, cuts, most, seed = arguments
     disk, found = CrashDisk(state), Flipped()
-    with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
+    with in_memory("power-") as name:
         for number, change in enumerate(changes):
             disk.follow(change)
             if number in cuts:
-                for tree in (disk.whole(), disk.crash()):
+                trees = [disk.whole(), disk.crash()] if disk.has_pending else [disk.whole()]
+                for tree in trees:
                     found.add(
                         sweep_flips(tree, disk.marks, Path(name) / "state", most=most, seed=seed + number)
                     )

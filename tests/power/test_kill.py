@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.power.power_promises import broken_promises
-from tests.power.power_sweep import RAM
 from tests.power.power_workload import Life, Marks, live_on
+from tests.ram import in_memory
 
 KILLS = 12
 MAX_MARKS_A_LIFE = 40
@@ -27,7 +26,7 @@ WITHIN_S = 60.0
 @pytest.fixture
 def place() -> Iterator[Path]:
     """In memory where that is possible: a kill asks nothing of the disk."""
-    with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
+    with in_memory("power-") as name:
         yield Path(name)
 
 

@@ -26,8 +26,9 @@ from device.updates.install import recover
 from device.updates.manifest import Manifest, ReleaseKind
 from device.updates.versions import Versions
 from tests.device.updates.installed_board import NEW, OLD, OLDER, SOURCE, Board, environment, linked
-from tests.power.power_sweep import RAM, crash_states, on_disk
+from tests.power.power_sweep import crash_states, on_disk
 from tests.power.syscall_log import NEEDS_STRACE, STRACE, record
+from tests.ram import in_memory
 from tools.cloud.pack_release import manifest_obj, pack_app
 from tools.rig.simulation.crash_disk import Change, CrashDisk, Rename, Tree, fingerprint, lay_out
 
@@ -203,7 +204,7 @@ def _next_release(prefix: Path) -> Manifest:
 @contextlib.contextmanager
 def _room() -> Iterator[Path]:
     """The name of a folder to lay states out in."""
-    with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
+    with in_memory("power-") as name:
         yield Path(name) / "opt"
 
 
