@@ -156,6 +156,8 @@ class History:
     asked: dict[str, AskedRequest] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
     """txn_id of requests that the validator gave up, and why."""
+    left_open_at_s: dict[str, float] = field(default_factory=dict)
+    """txn_id to when the device decided, or gave the request up."""
     last_sent_ms: dict[str, float] = field(default_factory=dict)
     """txn_id to the validator's monotonic clock at its last sending."""
     ended: dict[str, str] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from link1.signed import object_ref
 from tools.rig.simulation.history import History, Place, SeenVerdict
 from tools.rig.simulation.service import TTL_MS
 
-FRESHNESS_SLACK_S: Final = 3.0
-"""The core looks at the gallery's age every second, and a verdict may be on its way to the disk."""
+FRESHNESS_SLACK_S: Final = 1.5
+"""The core looks at the gallery's age every second."""
 _MOST_WAITING: Final = MAX_ASKING + 48
 """What else waits: writes of answers and ends, the mail, the uploads."""
 _DESTROYED: Final = ("keys/verdict", "keys/seal", "keys/data", "gallery/", "journal.db")
@@ -303,13 +303,13 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
     at = verdict.body["gallery"]
     old_s = history.superseded_at_s(at["epoch"], at["seq"])
     since_s = min(history.newest_head_at_s, old_s if old_s is not None else history.newest_head_at_s)
-    age_s = verdict.at_s - since_s
+    # It may wait for a slow disk after that, and be sent by the next start.
+    age_s = history.left_open_at_s.get(verdict.txn_id, verdict.at_s) - since_s
     counted_s = since_s
     if history.clock_was_wrong:  # then a head that was held back may look like a new one, once
         counted_s = max(since_s, history.held_since_s(since_s))
     hidden_s = sum(hidden_s for at_s, hidden_s in history.hidden_s.values() if at_s >= counted_s)
-    # A verdict may wait for the journal behind as many answers as may ask it.
-    slack_s = FRESHNESS_SLACK_S + (3 + MAX_ASKING) * history.slow_s + counted_s - since_s + hidden_s
+    slack_s = FRESHNESS_SLACK_S + history.slow_s + counted_s - since_s + hidden_s
     return (
         f"verdict {verdict.seq} recognises by a gallery {age_s:.1f} s old"
         if age_s > TTL_MS / 1000 + slack_s

@@ -53,6 +53,7 @@ class Onlooker:
         self._last_noted: LastVerdict | None = None
         self._position_noted: Position | None = None
         self._head_noted_ms = 0
+        self._open_txn_id: str | None = None
         self._proven: str | None = None
         self._most_waiting = 0
         self._mail_noted: MailStatus | None = None
@@ -112,7 +113,9 @@ class Onlooker:
     def note_device(self) -> None:
         history, palmd, opened = self.history, self.world.device.palmd, self.world.device.opened
         if palmd is None or opened is None:
+            self._open_txn_id = None
             return
+        self._note_request(palmd.gate.open_txn_id)
         kid, self._proven = self._proven, palmd.gate.validator_kid
         if self._proven not in (None, kid):
             self.checks.check(On.VALIDATOR_PROVEN, (self._proven, self.counts(str(self._proven))))
@@ -138,6 +141,13 @@ class Onlooker:
             self._time_noted_s = noted_s
         if palmd.wipe.begun:
             history.wiped = True
+
+    def _note_request(self, open_txn_id: str | None) -> None:
+        if open_txn_id == self._open_txn_id:
+            return
+        if self._open_txn_id is not None:
+            self.history.left_open_at_s[self._open_txn_id] = self.history.now_s
+        self._open_txn_id = open_txn_id
 
     def _note_what_waits(self, opened: Opened) -> None:
         palmd, most = self.world.device.palmd, self.world.loop.most_waiting
