@@ -96,11 +96,12 @@ def _twice(seeds: int) -> int:
 
 def _fixed_and_fresh(limit_s: float) -> int:
     until_s, began_s = time.monotonic() + limit_s, time.process_time()
-    runs = passages = actuated = faults = checks = steps = 0
+    runs = hands = verdicts = actuated = faults = checks = steps = 0
     simulated_s = 0.0
     for seed in _seeds():
         result = run(plan_of(seed))
-        runs, passages, actuated = runs + 1, passages + result.passages, actuated + result.actuated
+        runs, hands, verdicts = runs + 1, hands + result.hands, verdicts + result.verdicts
+        actuated += result.actuated
         faults, checks, steps = faults + result.faults, checks + result.checks, steps + result.steps
         simulated_s += result.simulated_s
         if result.violation is not None:
@@ -110,9 +111,10 @@ def _fixed_and_fresh(limit_s: float) -> int:
             break
     cpu_s = time.process_time() - began_s
     print(
-        f"{runs} runs, {passages} verdicts and {actuated} openings under faults in {cpu_s:.0f} s of CPU"
-        f" ({passages / cpu_s * 60:.0f} verdicts a CPU-minute); {faults} faults, {faults / passages:.2f} a"
-        f" verdict; {steps} steps, {checks} checks,"
+        f"{runs} runs: {hands} hands, {verdicts} verdicts and {actuated} openings under faults in"
+        f" {cpu_s:.0f} s of CPU"
+        f" ({hands / cpu_s * 60:.0f} hands and {verdicts / cpu_s * 60:.0f} verdicts a CPU-minute);"
+        f" {faults} faults, {faults / verdicts:.2f} a verdict; {steps} steps, {checks} checks,"
         f" {simulated_s / 3600:.1f} simulated hours"
     )
     return 0
@@ -153,7 +155,7 @@ def _verdict(result: RunResult) -> str:
     violation = result.violation
     if violation is None:
         return (
-            f"every invariant holds: {result.passages} verdicts, {result.steps} steps, {result.checks} checks"
+            f"every invariant holds: {result.verdicts} verdicts, {result.steps} steps, {result.checks} checks"
         )
     return f"{violation.name}: {violation.what}\n  {violation.sentence}"
 

@@ -55,7 +55,7 @@ _FAILS_LATER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run found. `passages`: verdicts made; `checks`: how often an invariant was held against a
+    """What a run found. `hands`: that came to the gate; `checks`: how often an invariant was held against a
     fact."""
 
     plan: Plan
@@ -63,7 +63,8 @@ class RunResult:
     log: tuple[str, ...]
     steps: int
     simulated_s: float
-    passages: int
+    hands: int
+    verdicts: int
     actuated: int
     checks: int
 
@@ -221,6 +222,7 @@ class SimulatedWorld:
             tuple(history.log),
             self.loop.steps,
             self.loop.now_s,
+            history.visit,
             history.durable_last,
             len(history.actuated),
             self.checks.counted,
