@@ -45,7 +45,7 @@ smoke: $(VENV)/ready ## every module of a gate imports, a package builds, and on
 
 # MINUTES=60 for longer, TARGET=deltas for one alone; KEEP=--keep renews the corpus in the repository.
 fuzz: MINUTES = 10
-fuzz: $(VENV)/ready build/atheris/ready ## every parser of every boundary, by inputs that learn what reaches new code (ten minutes for each of 31)
+fuzz: $(VENV)/ready build/atheris/ready ## every parser of every boundary, by inputs that learn what reaches new code (ten minutes for each of 32)
 	PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz.learn --minutes $(MINUTES) $(KEEP) $(TARGET)
 
 # Nothing else needs atheris: it lies in a folder of its own.

@@ -39,7 +39,7 @@ from models.pad_network import PadNetwork, open_pad_network
 _ROLLED_BACK: Final = (
     "this device's storage went back to an earlier state (an older copy was restored, or the card lost "
     "writes), and no number may be used twice: restore the newest copy if there is one, or run "
-    "`palmctl factory-reset` and provision the device with a new token"
+    "`palmctl factory-reset`, have the device revoked, and provision it with a new token"
 )
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)

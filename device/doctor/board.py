@@ -70,7 +70,10 @@ def wear(case: Case) -> Finding:
     if not cards:
         return skip("no memory here reports its wear (SD cards and virtual disks do not)")
     if worst > _END_TENTHS or urgent:
-        return fail("; ".join(cards), "replace the card now: palmctl factory-reset, new card, provision")
+        return fail(
+            "; ".join(cards),
+            "replace the card now: palmctl factory-reset, have it revoked, new card, provision",
+        )
     if worst >= _WORN_TENTHS:
         return warn("; ".join(cards), "plan to replace the card at the next visit")
     return ok("; ".join(cards))

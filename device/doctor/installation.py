@@ -32,7 +32,7 @@ def configuration(case: Case) -> Finding:
                 return fail(
                     f"[device] {member} is {configured}, but this device was registered with {registered}",
                     f"palmctl config set device.{member} {registered}; to become another device: "
-                    "`palmctl factory-reset`, then `palmctl provision`",
+                    "`palmctl factory-reset`, have this one revoked, then `palmctl provision`",
                 )
     if config.device.runtime_dir.is_relative_to(config.device.state_dir):
         return warn(
@@ -45,8 +45,8 @@ def configuration(case: Case) -> Finding:
 
 _OTHER_TPM = (
     "it opens only with the TPM that encrypted it, in the same state of secure boot, or with the host key: "
-    "put that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, then "
-    "`palmctl provision` with a new token"
+    "put that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, have "
+    "the device revoked, then `palmctl provision` with a new token"
 )
 
 
@@ -69,7 +69,8 @@ def provisioned(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     if not config.journal_path.exists():
         return fail(
             f"{config.journal_path} is gone: the device must not sign verdicts without it",
-            "restore it; if it is lost, `palmctl factory-reset` and provision again with a new token",
+            "restore it; if it is lost, `palmctl factory-reset`, have the device revoked, and provision "
+            "again with a new token",
         )
     encrypted = config.keys_dir.with_name(CREDENTIALS_FOLDER).is_dir()
     if "keys" in case.closed and not encrypted:

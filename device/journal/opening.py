@@ -23,7 +23,8 @@ from link1.errors import FormatError
 
 _WAY_OUT = (
     "restore the file from this device's own storage, or register the device again with new keys "
-    "(`palmctl factory-reset`, then `palmctl provision`); never put an empty or older journal in its place"
+    "(`palmctl factory-reset`, have it revoked, then `palmctl provision`); never put an empty or older "
+    "journal in its place"
 )
 _MAGIC = b"SQLite format 3\x00"
 _QUICK_CHECK_MAX_BYTES = 16 * 1024 * 1024

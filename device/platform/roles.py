@@ -43,7 +43,6 @@ _SCREEN: Final = frozenset(
         "enrolment.accept",
         "enrolment.refuse",
         "enrolment.cancel",
-        "preview.frame",
     }
 )
 OPERATIONS: Final[Mapping[SocketRole, frozenset[str]]] = {
@@ -77,6 +76,7 @@ OPERATIONS: Final[Mapping[SocketRole, frozenset[str]]] = {
     | {
         "status",
         "measure_picture",
+        "preview.frame",
         "pass.next",
         "pass.rehearse",
         "update.status",

@@ -29,13 +29,14 @@ from device.provisioning.online import (
     Provisioned,
     RegistrationFacts,
     check_registration,
-    check_same_roots,
     check_writable,
+    continued,
     earlier_trust,
     own_keys,
     pin,
     registration_body,
 )
+from device.trust.credentials import open_stored
 from device.trust.keystore import KeyStore
 from device.trust.policy import certified
 from link1 import members
@@ -120,7 +121,7 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
             "--offline-bundle FILE --device-id …, and a FILE that does not exist yet"
         )
     check_writable(config, config_path)
-    keys, earlier = KeyStore.open(config.keys_dir), earlier_trust(config, registration)
+    keys, earlier = open_stored(config.keys_dir), earlier_trust(config, registration)
     try:
         answered_at_ms, answer = _verified(content, root_kid, _pending_path(config).read_bytes())
     except FormatError as error:
@@ -131,7 +132,7 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
             "and have the answer made again"
         ) from error
     trust = check_registration(canonical_bytes(answer), registration, keys, answered_at_ms)
-    check_same_roots(earlier, trust)
+    trust = continued(earlier, trust)
     pin(config, config_path, trust)
     _pending_path(config).unlink()
     return Provisioned(trust, keys, keys_made=False)

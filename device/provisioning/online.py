@@ -30,10 +30,11 @@ from device.journal.journal import Journal
 from device.platform.clock import Clock
 from device.platform.files import shred
 from device.trust.attestation import attestation_body, note_attested, read_chain
+from device.trust.credentials import open_stored
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
 from device.trust.service_status import StatusReader
-from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
+from device.trust.trust import Trust, load_trust, registered_again, save_trust, trust_from_registration
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -56,8 +57,8 @@ _REFUSALS: Final[dict[str, str]] = {
         "ask the operator of the service for a new one for this device_id"
     ),
     ServiceCode.DEVICE_STATE_CONFLICT: (
-        "this device_id is active with other keys, or these keys are known under another device_id; "
-        "have the old device revoked, or run `palmctl factory-reset` here, and use a new token"
+        "this device_id is active with other keys: have that device revoked, then run this again; or these "
+        "keys are known under another device_id: run `palmctl factory-reset` first"
     ),
     ServiceCode.VALIDATION_FAILED: "the service rejects these values; check the options named",
     ServiceCode.IDEMPOTENCY_KEY_MISMATCH: "the token was used for another registration; ask for a new one",
@@ -136,7 +137,7 @@ async def provision(
             if keys_made:
                 await asyncio.to_thread(_unmake_keys, config)
             raise
-    check_same_roots(earlier, trust)
+    trust = continued(earlier, trust)
     await asyncio.to_thread(pin, config, config_path, trust)
     around.tell(f"pinned the service's keys and wrote {config_path}")
     if config.attest is not None:
@@ -184,13 +185,17 @@ def _unmake_keys(config: DeviceConfig) -> None:
     partial.rmdir()
 
 
-def check_same_roots(earlier: Trust | None, trust: Trust) -> None:
-    """Registering again must not replace pinned roots. Raises ProvisioningError."""
-    if earlier is not None and earlier.roots != trust.roots:
+def continued(earlier: Trust | None, trust: Trust) -> Trust:
+    """The answer to a registration, after what is pinned here; roots are not replaced so. Raises
+    ProvisioningError."""
+    if earlier is None:
+        return trust
+    if earlier.roots != trust.roots:
         raise ProvisioningError(
             "the service shows another root than the one pinned here; if the service really has a new one, "
-            "run `palmctl factory-reset` and provision again"
+            "run `palmctl factory-reset`, have the device revoked, and provision again with a new token"
         )
+    return registered_again(earlier, trust)
 
 
 def registration_body(registration: RegistrationFacts, keys: KeyStore, token: str) -> bytes:
@@ -265,7 +270,8 @@ def _check_service(trust: Trust, taken_at_ms: int) -> None:
 
 async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroundings) -> Answer:
     """Repeat the same body with the same key until it is answered, for `TRY_FOR_S` seconds."""
-    idempotency_key = f"register-{hashlib.sha256(body).hexdigest()[:32]}"
+    # A key of its own for each call: the service repeats a refusal to the same key when its reason is gone.
+    idempotency_key = f"register-{secrets.token_hex(16)}"
     backoff = Backoff(around.random)
     started_ms = around.clock.monotonic_ms()
     while True:
@@ -323,7 +329,7 @@ def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, boo
             "which removes the remaining files"
         )
     keys_made = not KeyStore.exists(config.keys_dir)
-    keys = KeyStore.create(config.keys_dir) if keys_made else KeyStore.open(config.keys_dir)
+    keys = KeyStore.create(config.keys_dir) if keys_made else open_stored(config.keys_dir)
     # Keys that were never registered have signed nothing, so a run that stopped between keys and journal
     # continues here. After the registration a missing journal is a loss and must not be replaced.
     if earlier is None and not config.journal_path.exists():

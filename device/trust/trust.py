@@ -237,6 +237,24 @@ def trust_from_registration(
         raise TrustError(f"the registration answer is outside the contract: {error}") from error
 
 
+def registered_again(earlier: Trust, trust: Trust) -> Trust:
+    """`trust`, from another registration of the same keys, without going back behind `earlier`: what was
+    revoked stays so, an older bundle or status changes nothing, and no validator's window is lost."""
+    named = {key.public.kid for key in earlier.dbd_keys}
+    windows = [*earlier.dbd_keys, *(key for key in trust.dbd_keys if key.public.kid not in named)]
+    return _read(
+        trust.obj
+        | {
+            "keys": [key for key in trust.obj["keys"] if key["kid"] not in earlier.revoked_kids],
+            "dbd_keys": [key.to_obj() for key in windows[-_MAX_WINDOWS:]],
+            "bundle_seq": earlier.bundle_seq,
+            "status_at_ms": earlier.status_at_ms,
+            "service_ms": earlier.service_ms,
+            "revoked_kids": sorted(earlier.revoked_kids),
+        }
+    )
+
+
 def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) -> Trust:
     """`trust` with the keys that GET /v1/keys lists (`published`), at `now_ms` (epoch milliseconds).
 

@@ -50,6 +50,24 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_terminal_without_the_signs_gets_the_words(config: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.palmctl.main", "doctor", "configuration", "--config", str(config)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert b"configuration" in done.stdout and done.returncode == 0, done.stderr
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    state = str(tmp_path / "st") + os.fsdecode(b"\xff")
+    given = ["--server", "https://cloud.example", "--token-stdin", "--device-id", "d", "--gate-id", "g"]
+    done = CliRunner().invoke(
+        main, ["provision", *given, "--dbd-id", "v", "--state-dir", state], input="token-123"
+    )
+    assert done.exit_code == 2 and "--state-dir" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [(("stauts",), "status"), (("config", "shwo"), "show"), (("cloud", "tennant"), "tenant")],

@@ -4,11 +4,12 @@ import re
 
 from link1.canonical import canonical_bytes
 from link1.channels import RETRANSMIT_AFTER_MS
-from link1.envelope import MessageType
+from link1.envelope import MessageType, Role
 from link1.frames import MAX_ENCODED_BYTES, FrameDecoder
 from link1.keys import SigningKey
 from link1.objects import ErrorCode, GuideHint, Request, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
+from tools.kit.conform.runner import rules_for
 from tools.kit.link_diagrams import PAGE, redraw
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -54,3 +55,12 @@ def test_every_word_of_the_contract_is_on_the_page() -> None:
     timers = f"{RETRANSMIT_AFTER_MS[0]} ms, then {', '.join(map(str, RETRANSMIT_AFTER_MS[1:]))}."
     assert timers in TEXT
     assert f"one buffer of {MAX_ENCODED_BYTES} bytes" in TEXT
+
+
+def test_the_sections_that_the_conformance_rules_name_are_on_the_page() -> None:
+    chapter, headings = "", set()
+    for number, title in re.findall(r"^##+ (?:(\d)\. )?(.+)$", TEXT, re.MULTILINE):
+        chapter = number or chapter
+        headings.add(f"§{chapter} {title}".removesuffix(" (channel 1)"))
+    named = {rule.section for role in Role for rule in rules_for(role)}
+    assert named <= headings

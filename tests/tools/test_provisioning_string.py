@@ -132,6 +132,18 @@ def test_the_board_takes_what_the_operators_command_printed(service: Service, tm
     assert load_config(tmp_path / "etc/device.toml").device.id == "gate-9-left"
 
 
+def test_output_that_cannot_be_written_costs_the_device_nothing(service: Service, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*PALMCTL, "provision", "--string-stdin", *places(tmp_path)],
+            input=service.string("gate-mute"), stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False, timeout=100,
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    cloud = load_config(tmp_path / "etc/device.toml").cloud
+    assert cloud is not None and cloud.ca_file is not None and cloud.ca_file.exists()
+
+
 def test_typed_at_a_terminal_it_is_not_shown(service: Service, tmp_path: Path) -> None:
     string = service.string("gate-typed")
     ours, theirs = pty.openpty()

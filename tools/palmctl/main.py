@@ -4,6 +4,8 @@ A command is imported when it is called, so that `palmctl --help` answers at onc
 1 failed, 2 wrong usage, 3 not provisioned or not reachable, 4 not permitted to this user.
 """
 
+import io
+import sys
 from importlib import import_module
 from itertools import pairwise, takewhile
 from typing import Any
@@ -55,6 +57,8 @@ class LazyGroup(ExtendedGroup):
     def main(self, *args: Any, **extra: Any) -> Any:
         with reported():  # for what happens before a command runs: --help may go into a closed pipe
             open_closed_streams()
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(errors="replace")  # an alphabet may lack a sign, a path may be no text
             return super().main(*args, **extra)
 
     def make_context(

@@ -44,8 +44,8 @@ ADVICE: Mapping[HealthWord, Advice] = {
     ),
     HealthWord.ROLLED_BACK: Advice(
         "this device is in an earlier state than it was: an old card image, or a card that lost data",
-        "do not keep using it: `palmctl factory-reset`, new token, provision again; if no old image was "
-        "involved, on a new card",
+        "do not keep using it: `palmctl factory-reset`, have it revoked, new token, provision again; if no "
+        "old image was involved, on a new card",
     ),
     HealthWord.LINK_DOWN: Advice(
         "no validator has proved its identity",

@@ -10,6 +10,7 @@ _WORDS = ("fine", "to watch", "failed", "nothing to look at", "not checked")
 FENCE: Final = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _FINDING = re.compile(r"([✓!✗·] \S+ +)(.*)")
 _TODO = re.compile(r"( +→ )(.*)")
+_SAID = re.compile(r"(\S+: \d+ KiB, \d+ )(files)|( *)(Type the device id to go on)(:)")
 _COUNTS = re.compile(rf"(\d+ ({'|'.join(_WORDS)})(, |$))+")
 _ROW = re.compile(r"  (validator keys|verdict key|service root|in all|[a-z]+)( +)(\S.*)")
 _PASSED = re.compile(r"(\S+ [A-Z_]+): (.*) \(verdict (\d+)\)")
@@ -34,8 +35,8 @@ def _line(line: str) -> str:
     said = _CATALOGUE.translated
     if line.startswith("$ "):
         return line
-    if found := _FINDING.fullmatch(line) or _TODO.fullmatch(line):
-        return found[1] + said(found[2])
+    if found := _FINDING.fullmatch(line) or _TODO.fullmatch(line) or _SAID.fullmatch(line):
+        return "".join(said(part) for part in found.groups(""))
     if _COUNTS.fullmatch(line):
         return re.sub("|".join(_WORDS), lambda word: said(word[0]), line)
     if found := _PASSED.fullmatch(line):

@@ -383,7 +383,11 @@ SESSION_RULES = (
 ENVELOPE_RULES = (
     *(_unreadable(*item) for item in UNREADABLE_MESSAGES),
     ConformanceRule(
-        "envelope.error_unanswered", "§4 error", "an error is never answered", "silence", _error_unanswered
+        "envelope.error_unanswered",
+        "§4 Error codes",
+        "an error is never answered",
+        "silence",
+        _error_unanswered,
     ),
     ConformanceRule(
         "envelope.wrong_way",

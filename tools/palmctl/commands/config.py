@@ -157,7 +157,8 @@ def _same_device(config: Any) -> None:
     if wanted != (trust.device_id, trust.gate_id, trust.dbd_id):
         raise OtherDevice(
             f"this device is registered as {trust.device_id} at {trust.gate_id} with {trust.dbd_id}, "
-            "and starts under no other name; to move it: palmctl factory-reset, then palmctl provision"
+            "and starts under no other name; to move it: palmctl factory-reset, have it revoked, then "
+            "palmctl provision"
         )
 
 

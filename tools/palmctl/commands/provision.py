@@ -134,7 +134,7 @@ def provision(
             _need(given, option)
         if not token_stdin:
             raise click.UsageError("the token comes on standard input only: add --token-stdin")
-        _online(path, given, as_json)
+        _print_done(*_registered(path, given), path, as_json)
 
 
 @contextmanager
@@ -157,7 +157,10 @@ def _need(given: dict[str, Any], option: str) -> None:
         raise click.UsageError(f"Missing option '--{option.replace('_', '-')}'.")
 
 
-def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitation | None" = None) -> None:
+def _registered(
+    path: Path, given: dict[str, Any], invited: "Invitation | None" = None
+) -> "tuple[Provisioned, DeviceConfig]":
+    """Register over the network; with `invited`, by what the provisioning string says."""
     import asyncio
     import random
 
@@ -173,11 +176,11 @@ def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitati
     token = invited.token if invited is not None else _secret(marked("provisioning token"))
     root_kid = None if invited is None else invited.root_kid
     done = asyncio.run(carry_out(settings, path, registration, token, around, root_kid=root_kid))
-    _print_done(done, settings, path, as_json)
+    return done, settings
 
 
 def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool) -> None:
-    """As `_online`, with everything that the provisioning string says."""
+    """With everything that the provisioning string says."""
     from device.provisioning.invitation import read_invitation
 
     for option in _IN_THE_STRING:
@@ -204,7 +207,7 @@ def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool
         "ca_file": ca_file,
     }
     try:
-        _online(path, given, as_json, invited)
+        done = _registered(path, given, invited)
     except Exception as error:
         if ca_file is not None and not found_there:
             ca_file.unlink()
@@ -215,6 +218,7 @@ def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool
             f"{error}. The token of this string expired at {ends:%Y-%m-%d %H:%M} UTC, by this board's clock "
             "that is past: have the operator run `palmctl cloud device invite` again"
         ) from error
+    _print_done(*done, path, as_json)
 
 
 def _camera_string(path: Path, given: dict[str, Any]) -> str:
@@ -348,7 +352,7 @@ def _settings(path: Path, given: dict[str, Any]) -> DeviceConfig:
     cloud = found.cloud
     if given["server"]:
         url = _checked("--server", values.service_url, given["server"])
-        ca_file = given["ca_file"] and given["ca_file"].absolute()
+        ca_file = _path_of("--ca-file", given["ca_file"])
         if ca_file is None and cloud is not None and cloud.url == url:
             ca_file = cloud.ca_file
         cloud = CloudSection(url, ca_file)
@@ -374,7 +378,7 @@ def _settings(path: Path, given: dict[str, Any]) -> DeviceConfig:
             found.link, port=_checked("--link-port", values.port, given["link_port"] or found.link.port)
         ),
         cloud=cloud,
-        model=ModelSection(given["model_dir"].absolute() if given["model_dir"] else found.model.dir),
+        model=ModelSection(_path_of("--model-dir", given["model_dir"]) or found.model.dir),
     )
 
 
@@ -387,8 +391,12 @@ def _base(path: Path, given: dict[str, Any]) -> DeviceConfig:
         found = DeviceConfig(
             DeviceSection("", "", ""), camera, link, None, ModelSection(), EnrolmentSection()
         )
-    state_dir = (given["state_dir"] or found.device.state_dir).absolute()
+    state_dir = _path_of("--state-dir", given["state_dir"] or found.device.state_dir)
     return replace(found, device=replace(found.device, state_dir=state_dir))
+
+
+def _path_of(option: str, given: Path | None) -> Any:
+    return given and _checked(option, values.path, str(given.absolute()))
 
 
 def _checked(option: str, parser: values.Parser, value: str) -> Any:

@@ -174,7 +174,7 @@ def a_verdict_seq_is_used_once(history: History, verdict: SeenVerdict) -> str | 
 
 @holds(
     On.VERDICT_SENT,
-    "LINK §5: prev_ref is the verdict_ref of the verdict before; the first one's is all zeros.",
+    "LINK §4: prev_ref is the verdict_ref of the verdict before; the first one's is all zeros.",
 )
 def the_chain_of_prev_ref_holds(history: History, verdict: SeenVerdict) -> str | None:
     before = history.verdict_at.get(verdict.seq - 1) if verdict.seq > 1 else "0" * 32
@@ -197,7 +197,7 @@ def only_what_was_asked_is_answered(history: History, verdict: SeenVerdict) -> s
 
 @holds(
     On.VERDICT_SENT,
-    "LINK §5: txn_id, gate_id, dbd_id, nonce_b64, issued_at_ms, ttl_ms (all as you sent them).",
+    "LINK §4: txn_id, gate_id, dbd_id, nonce_b64, issued_at_ms, ttl_ms (all as you sent them).",
 )
 def a_verdict_repeats_its_request(history: History, verdict: SeenVerdict) -> str | None:
     asked = history.asked.get(verdict.txn_id)
@@ -209,7 +209,7 @@ def a_verdict_repeats_its_request(history: History, verdict: SeenVerdict) -> str
 
 @holds(
     On.VERDICT_SENT,
-    "LINK §5: ended txn_ids are remembered like verdicts: a replayed request never burns a verdict.",
+    "LINK §4: ended txn_ids are remembered like verdicts: a replayed request never burns a verdict.",
 )
 def an_ended_request_gets_no_verdict(history: History, verdict: SeenVerdict) -> str | None:
     code = history.ended.get(verdict.txn_id)
@@ -240,7 +240,7 @@ def verdicts_are_numbered_without_a_gap(history: History, made: MadeVerdict) -> 
     return None if fits else f"{made.seq} follows {history.durable_last}"
 
 
-@holds(On.VERDICT_DURABLE, "LINK §5: one hand, one verdict: a hand answers one request at most.")
+@holds(On.VERDICT_DURABLE, "LINK §4: one hand, one verdict: a hand answers one request at most.")
 def one_hand_one_verdict(history: History, made: MadeVerdict) -> str | None:
     earlier = history.visits.get((history.visit, history.incarnation), [])
     # On a slow disk a verdict may become durable while the next hand is there already.
@@ -251,7 +251,7 @@ def one_hand_one_verdict(history: History, made: MadeVerdict) -> str | None:
 
 @holds(
     On.VERDICT_SENT,
-    "LINK §5: accept MATCH means a live hand, a good capture, this person; subject_ref in accepts only.",
+    "LINK §4: accept MATCH means a live hand, a good capture, this person; subject_ref in accepts only.",
 )
 def only_an_accept_names_a_person(_history: History, verdict: SeenVerdict) -> str | None:
     names = "subject_ref" in verdict.body
@@ -278,7 +278,7 @@ def who_is_not_in_the_gallery_is_not_recognised(history: History, verdict: SeenV
 
 
 @holds(
-    On.VERDICT_SENT, "LINK §5: gallery {stream, epoch, seq, head16} is how far the device's gallery has come."
+    On.VERDICT_SENT, "LINK §4: gallery {stream, epoch, seq, head16} is how far the device's gallery has come."
 )
 def a_verdict_names_a_gallery_of_the_service(history: History, verdict: SeenVerdict) -> str | None:
     at = verdict.body["gallery"]
@@ -317,7 +317,7 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
     )
 
 
-@holds(On.VERDICT_DURABLE, "LINK §5: NOT_READY: … or the device was revoked.")
+@holds(On.VERDICT_DURABLE, "LINK §4: NOT_READY: … or the device was revoked.")
 def a_revoked_device_recognises_no_one(history: History, made: MadeVerdict) -> str | None:
     return f"verdict {made.seq} after the wipe began" if history.wiped and made.decision == "accept" else None
 
@@ -327,7 +327,7 @@ def a_revoked_device_recognises_no_one(history: History, made: MadeVerdict) -> s
 
 @holds(
     On.ERROR_SENT,
-    "LINK §5: txn_id is present in `expired`, `cancelled`, `txn_conflict` of a request whose signature held.",
+    "LINK §4: txn_id is present in `expired`, `cancelled`, `txn_conflict` of a request whose signature held.",
 )
 def an_error_names_a_known_request(history: History, error: JsonObject) -> str | None:
     txn_id = error.get("txn_id")
@@ -338,7 +338,7 @@ def an_error_names_a_known_request(history: History, error: JsonObject) -> str |
     )
 
 
-@holds(On.ERROR_SENT, "LINK §5: if the device has decided already you get the stored verdict, not an end.")
+@holds(On.ERROR_SENT, "LINK §4: if the device has decided already you get the stored verdict, not an end.")
 def a_decided_request_does_not_end(history: History, error: JsonObject) -> str | None:
     if error["code"] not in ("expired", "cancelled") or error["about"] != "request":
         return None
@@ -354,11 +354,11 @@ def no_honest_message_is_refused(history: History, error: JsonObject) -> str | N
     bad = error["code"] in ("malformed", "bad_signature", "wrong_gate", "bad_decision", "txn_conflict")
     if error["code"] == "bad_decision" and history.complaints < history.forged:
         return None
-    # A pull beyond a record that a receipt has taken away is answered so (LINK §6).
+    # A pull beyond a record that a receipt has taken away is answered so (LINK §5).
     return f"{error['code']} about {error['about']}" if bad and error["about"] != "mail_pull" else None
 
 
-@holds(On.STATUS_SENT, "LINK §5: last is never behind what you have acted on.")
+@holds(On.STATUS_SENT, "LINK §4: last is never behind what you have acted on.")
 def a_status_is_not_behind_what_was_acted_on(history: History, status: JsonObject) -> str | None:
     last = status["last"]["verdict_seq"] if status["last"] else 0
     return (
@@ -408,7 +408,7 @@ def evidence_waits_for_receipts(_history: History, grew: tuple[int, set[str]]) -
 
 @holds(
     On.VALIDATOR_PROVEN,
-    "LINK §2: a key that the service has revoked never counts again. Otherwise a key counts while now lies in"
+    "LINK §3: a key that the service has revoked never counts again. Otherwise a key counts while now lies in"
     " its span.",
 )
 def only_a_key_that_counts_proves_itself(_history: History, proven: tuple[str, bool]) -> str | None:
@@ -416,14 +416,14 @@ def only_a_key_that_counts_proves_itself(_history: History, proven: tuple[str, b
     return None if counts else f"{kid} proved itself, and does not count"
 
 
-@holds(On.ACTUATED, "LINK §5: you may open only for the first copy.")
+@holds(On.ACTUATED, "LINK §4: you may open only for the first copy.")
 def a_verdict_opens_once(history: History, verdict: JsonObject) -> str | None:
     return f"{verdict['ref']} opens again" if verdict["ref"] in history.actuated else None
 
 
 @holds(
     On.ACTUATED,
-    "LINK §5: … equal those of your own request that is open now: not cancelled, not replaced, not answered.",
+    "LINK §4: … equal those of your own request that is open now: not cancelled, not replaced, not answered.",
 )
 def only_an_open_request_opens(history: History, verdict: JsonObject) -> str | None:
     why = history.closed.get(verdict["txn_id"])
@@ -434,14 +434,14 @@ def only_an_open_request_opens(history: History, verdict: JsonObject) -> str | N
 
 @holds(
     On.ACTUATED,
-    "LINK §5: not more than ttl_ms + 2 s have passed, on your monotonic clock, since its last sending.",
+    "LINK §4: not more than ttl_ms + 2 s have passed, on your monotonic clock, since its last sending.",
 )
 def no_late_verdict_opens(history: History, verdict: JsonObject) -> str | None:
     late_ms = verdict["now_ms"] - history.last_sent_ms.get(verdict["txn_id"], 0) - verdict["ttl_ms"] - 2_000
     return f"{late_ms} ms too late" if late_ms > 0 else None
 
 
-@holds(On.ACTUATED, "LINK §5: verdict_seq is above the highest that you have acted on.")
+@holds(On.ACTUATED, "LINK §4: verdict_seq is above the highest that you have acted on.")
 def only_a_newer_verdict_opens(history: History, verdict: JsonObject) -> str | None:
     seq = verdict["seq"]
     return f"{seq} after {history.highest_actuated_seq}" if seq <= history.highest_actuated_seq else None
@@ -454,7 +454,7 @@ def only_an_accept_opens(_history: History, verdict: JsonObject) -> str | None:
 
 @holds(
     On.DECISION_SENT,
-    "LINK §5: a copy of a verdict that you have answered gets the same decision, byte for byte.",
+    "LINK §4: a copy of a verdict that you have answered gets the same decision, byte for byte.",
 )
 def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | None:
     known = history.decisions.get(wrapper["decision_obj"]["verdict_ref"])
@@ -463,14 +463,14 @@ def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | N
     )
 
 
-@holds(On.VERDICT_HEARD, "LINK §3: a mid already delivered: ACK again, do not deliver again.")
+@holds(On.VERDICT_HEARD, "LINK §1: a mid already delivered: ACK again, do not deliver again.")
 def a_message_is_delivered_once(history: History, _ref: str) -> str | None:
     heard, said = history.verdicts_heard, history.verdicts_said
     return f"{heard} verdicts arrived, {said} were sent" if heard > said else None
 
 
 @holds(
-    On.VERDICT_HEARD, "LINK §3: a channel is in order: what is acknowledged was delivered before the next."
+    On.VERDICT_HEARD, "LINK §1: a channel is in order: what is acknowledged was delivered before the next."
 )
 def no_message_is_missing_before_another(history: History, ref: str) -> str | None:
     said = history.said_in_session
@@ -478,19 +478,19 @@ def no_message_is_missing_before_another(history: History, ref: str) -> str | No
     return f"{ref} arrived, and not what was sent before it: {missing}" if missing else None
 
 
-@holds(On.ACKNOWLEDGED, "LINK §3: a message is acknowledged when all of its slices have come.")
+@holds(On.ACKNOWLEDGED, "LINK §1: a message is acknowledged when all of its slices have come.")
 def what_is_acknowledged_has_come(_history: History, found: tuple[Place, set[Place]]) -> str | None:
     place, whole = found
     return None if place in whole else f"ACK of {place}, which has not come whole"
 
 
-@holds(On.MESSAGE_BEGUN, "LINK §3: stop and wait: the next message begins when this one is acknowledged.")
+@holds(On.MESSAGE_BEGUN, "LINK §1: stop and wait: the next message begins when this one is acknowledged.")
 def one_message_is_in_flight(_history: History, found: tuple[Place, set[Place]]) -> str | None:
     before, acks = found
     return None if before in acks else f"the message after {before} begins, which was not acknowledged"
 
 
-@holds(On.UNKNOWN_SENT, "LINK §5: unknown is for those that you know you have not acted on and never will.")
+@holds(On.UNKNOWN_SENT, "LINK §4: unknown is for those that you know you have not acted on and never will.")
 def what_was_acted_on_is_not_unknown(history: History, refs: list[str]) -> str | None:
     acted_on = [ref for ref in refs if ref in history.actuated]
     return f"unknown, and the turnstile opened for it: {acted_on}" if acted_on else None
@@ -498,7 +498,7 @@ def what_was_acted_on_is_not_unknown(history: History, refs: list[str]) -> str |
 
 @holds(
     On.DECISION_SENT,
-    "LINK §5: make decision_seq durable before you open; it rises by 1 and survives restarts.",
+    "LINK §4: make decision_seq durable before you open; it rises by 1 and survives restarts.",
 )
 def a_decision_seq_is_used_once(history: History, wrapper: JsonObject) -> str | None:
     seq = wrapper["decision_obj"]["decision_seq"]
@@ -509,7 +509,7 @@ def a_decision_seq_is_used_once(history: History, wrapper: JsonObject) -> str | 
     )
 
 
-@holds(On.PASSAGE_SENT, "LINK §5: so does dbd_event_seq for passages.")
+@holds(On.PASSAGE_SENT, "LINK §4: so does dbd_event_seq for passages.")
 def a_dbd_event_seq_is_used_once(history: History, wrapper: JsonObject) -> str | None:
     seq = wrapper["passage"]["dbd_event_seq"]
     return (
@@ -520,7 +520,7 @@ def a_dbd_event_seq_is_used_once(history: History, wrapper: JsonObject) -> str |
 
 
 @holds(
-    On.VALIDATOR_STARTED, "LINK §5: decision_seq and that highest verdict_seq are durable before you open."
+    On.VALIDATOR_STARTED, "LINK §4: decision_seq and that highest verdict_seq are durable before you open."
 )
 def the_validators_counters_survive(history: History, memory: Any) -> str | None:
     used = max(history.decision_at, default=0)
@@ -572,13 +572,13 @@ def the_gallery_is_one_of_the_services(history: History, started: Started) -> st
     return f"{started.position} has head {started.head16}, the service's is {step.head16 if step else 'none'}"
 
 
-@holds(On.CORE_STARTED, "LINK §6: applied: this seq is done with, durably.")
+@holds(On.CORE_STARTED, "LINK §5: applied: this seq is done with, durably.")
 def an_applied_record_stays_applied(history: History, started: Started) -> str | None:
     found, told = started.in_applied_seq, history.settled_inbox
     return f"in_applied_seq is {found}, {told} was called applied" if found < told else None
 
 
-@holds(On.MAIL_ACK_SENT, "LINK §6: the device takes the next seq and no other.")
+@holds(On.MAIL_ACK_SENT, "LINK §5: the device takes the next seq and no other.")
 def the_inbox_advances_by_one(history: History, ack: JsonObject) -> str | None:
     if ack["applied_seq"] < history.settled_inbox:
         return f"applied_seq {ack['applied_seq']} after {history.settled_inbox}"
@@ -649,7 +649,7 @@ def every_decision_reaches_the_service(history: History, end: AtTheEnd) -> str |
     return f"the service lacks the decisions on {missing}" if missing else None
 
 
-@holds(On.END, "LINK §5: an opened turnstile has its decision: resolve asks until it is known.")
+@holds(On.END, "LINK §4: an opened turnstile has its decision: resolve asks until it is known.")
 def every_opening_is_accounted_for(history: History, end: AtTheEnd) -> str | None:
     if history.revoked:
         return None
@@ -670,18 +670,18 @@ def the_gallery_catches_up(history: History, end: AtTheEnd) -> str | None:
 
 @holds(
     On.END,
-    "LINK §4: what completes something under the key that proved itself is no evidence, whatever it names.",
+    "LINK §3: what completes something under the key that proved itself is no evidence, whatever it names.",
 )
 def nothing_of_an_honest_validators_is_evidence(_history: History, end: AtTheEnd) -> str | None:
     return f"{end.signed_evidence} of its messages are kept as wrong" if end.signed_evidence else None
 
 
-@holds(On.END, "LINK §2: the cable comes back by itself.")
+@holds(On.END, "LINK §1: the cable comes back by itself.")
 def the_session_comes_back(history: History, end: AtTheEnd) -> str | None:
     return None if end.proven or history.revoked else "no session, long after the last trouble"
 
 
-@holds(On.END, "LINK §5: a palm in the gallery opens the gate when nothing is wrong.")
+@holds(On.END, "LINK §4: a palm in the gallery opens the gate when nothing is wrong.")
 def a_passage_succeeds_at_the_end(history: History, end: AtTheEnd) -> str | None:
     if history.revoked or end.last_passage_opened is not False:
         return None
