@@ -67,7 +67,7 @@ def read_set(root: Path, layout: Layout | None = None) -> PalmSet:
             f"{root} holds no pictures ({kinds}); arrange them as person/hand/session/picture; "
             "links to folders are not entered"
         )
-    for name in (layout,) if layout is not None else _TOLD_FROM_NAMES:
+    for name in (layout,) if layout is not None else _candidates(root, files):
         pictures = tuple(_READERS[name](root, files))
         # A stray file does not make a set; a set has stray files.
         if pictures and len(pictures) * 2 >= len(files):
@@ -91,6 +91,20 @@ def _kind(layout: Layout, pictures: tuple[Picture, ...]) -> Kind:
     if layout == "polyu" or parts & {"roi", "roi_image", "rois", "segmented", "crops"}:
         return "crops"
     return "hands"
+
+
+def _candidates(root: Path, files: list[Path]) -> tuple[Layout, ...]:
+    """The layouts that the names may be of, the likeliest first."""
+    plain = tuple(_plain(root, files))
+    # No owner has a hand's name second of four; the names of the pictures may then be like any owner's.
+    if len(plain) == len(files) and all(picture.side for picture in plain):
+        return ("plain",)
+    sessions = {picture.path.parent for picture in _tongji(root, files)}
+    # Tongji has one folder a session, whose numbers go through all palms. Where several folders have one
+    # session's name, they are of people, and the numbers begin anew in each.
+    if len({folder.name.lower() for folder in sessions}) < len(sessions):
+        return tuple(name for name in _TOLD_FROM_NAMES if name != "tongji")
+    return _TOLD_FROM_NAMES
 
 
 def _plain(root: Path, files: list[Path]) -> Iterator[Picture]:

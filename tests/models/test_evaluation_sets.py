@@ -78,6 +78,25 @@ def test_the_plain_layout_is_person_hand_session_picture(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["00001.png", "PolyU_001_F_01.png", "0001_m_l_01.png", "1-L1-Class1.png"])
+def test_people_in_folders_stay_apart_whatever_their_pictures_are_called(tmp_path: Path, name: str) -> None:
+    people, hands, sessions = ("anna", "bob"), ("left", "right"), ("session1", "session2")
+    lay(tmp_path, *(f"{a}/{hand}/{day}/{name}" for a in people for hand in hands for day in sessions))
+    found = read_set(tmp_path)
+    assert found.layout == "plain"
+    assert {p.palm for p in found.pictures} == {"anna/left", "anna/right", "bob/left", "bob/right"}
+
+
+@pytest.mark.parametrize("second", ["00001.png", "00011.png"], ids=["numbers anew", "numbers go on"])
+def test_one_session_in_several_folders_is_not_tongji(tmp_path: Path, second: str) -> None:
+    """Neither with a hand in words that nobody knows here nor beside a stray picture."""
+    lay(tmp_path, "anna/esquerda/session1/00001.png", f"bia/esquerda/Session1/{second}", "00001.png")
+    assert who(tmp_path) == [("anna", "anna/esquerda", "session1"), ("bia", "bia/esquerda", "Session1")]
+    lay(tmp_path / "apart", "anna/session1/00001.png", f"bia/session1/{second}")
+    with pytest.raises(EvaluationSetError, match="name the layout"):
+        read_set(tmp_path / "apart")
+
+
 def test_the_first_people_are_whole_people(tmp_path: Path) -> None:
     lay(tmp_path, *(f"{who}/L/1/{n}.png" for who in "abc" for n in "12"))
     assert [p.person for p in first_people(read_set(tmp_path), 2).pictures] == ["a", "a", "b", "b"]
