@@ -182,11 +182,13 @@ def _det(mated: Scores, non_mated: Scores) -> tuple[NDArray[np.float64], NDArray
 
 def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -> Identification:
     """Enrol the first picture of every palm; search with the others, with and without their person."""
-    enrolled = np.unique(found.palms, return_index=True)[1]
+    _, enrolled, palm = np.unique(found.palms, return_index=True, return_inverse=True)
     probes = np.setdiff1d(np.arange(len(found.palms)), enrolled)
-    # The probes of a session that also gave the enrolment are left out where another session exists.
-    if len(np.unique(found.sessions)) > 1:
-        probes = probes[found.sessions[probes] != found.sessions[enrolled].min()]
+    # The probes of the session that gave their own palm's enrolment are left out where another session of a
+    # palm exists. Sessions may be named by their dates, so that no two people have one in common.
+    of_another_day = found.sessions[probes] != found.sessions[enrolled[palm[probes]]]
+    if of_another_day.any():
+        probes = probes[of_another_day]
     searches = np.ix_(probes, enrolled)
     known, strangers = found.known[searches], found.strangers[searches]
     same_palm = found.palms[probes][:, None] == found.palms[enrolled][None, :]
