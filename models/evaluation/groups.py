@@ -17,8 +17,6 @@ UNNAMED: Final = "not said"
 """The group of people whom the file does not name: a comparison of groups leaves no person out."""
 MOST_GROUP_BYTES: Final = 1 << 20
 
-_RULE_OF_THREE: Final = 3.0
-"""Of n independent trials without an error, 3 / n is the upper end of the 95 % interval (ISO/IEC 19795-1)."""
 _RESAMPLES: Final = 200
 
 _Counts = NDArray[np.int64]
@@ -210,8 +208,4 @@ def _interval(
 ) -> Interval | None:
     if not trials:
         return None
-    if independent < 2:  # one person says nothing about others
-        return Interval(errors / trials, 0.0, 1.0)
-    if not errors:  # drawing again what has no error shows none: an interval of nothing would flatter
-        return Interval(0.0, 0.0, min(1.0, _RULE_OF_THREE / independent))
-    return resampled_interval(errors / trials, [part / of for part, of in again if of])
+    return resampled_interval(errors / trials, [part / of for part, of in again if of], independent)

@@ -20,11 +20,15 @@ ERRORS_NEEDED: Final = 10
 _RESAMPLES: Final = 200
 _PAIRS_RESAMPLED: Final = 200_000
 _CONFIDENCE: Final = 0.95
+_RULE_OF_THREE: Final = 3.0
+"""Of n independent trials without an error, 3 / n is the upper end of the 95 % interval (ISO/IEC 19795-1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A rate and its 95 % interval, from drawing the people again with replacement."""
+    """A rate and its 95 % interval, from drawing the people again with replacement; without an error by the
+    rule of three.
+    """
 
     value: float
     low: float
@@ -107,8 +111,11 @@ def verification(found: Comparisons, *, across_sessions: bool) -> VerificationSc
         eers.append(_weighted_eer(*draw))
         for again, threshold in zip(misses, thresholds, strict=True):
             again.append(_weighted_fnmr(draw[0], draw[1], threshold))
+    # The people of whom two pictures of one palm were compared limit what an EER of 0 says too: any two of
+    # them were compared with each other, and three people and more make no fewer pairs than people.
+    compared = len(np.unique(found.people[mated_mask.any(axis=1)]))
     points = [
-        (rate, threshold, resampled_interval(false_non_match_rate(mated, threshold), again))
+        (rate, threshold, resampled_interval(false_non_match_rate(mated, threshold), again, compared))
         for rate, threshold, again in zip(supported, thresholds, misses, strict=True)
     ]
     return VerificationScores(
@@ -116,7 +123,7 @@ def verification(found: Comparisons, *, across_sessions: bool) -> VerificationSc
         palms=len(np.unique(found.palms)),
         mated=len(mated),
         non_mated=len(non_mated),
-        eer=resampled_interval(equal_error_rate(mated, non_mated), eers),
+        eer=resampled_interval(equal_error_rate(mated, non_mated), eers, compared),
         fnmr_at_fmr=tuple(points),
         det=_det(mated, non_mated),
     )
@@ -164,8 +171,15 @@ def _weighted_fnmr(mated: Scores, weights: NDArray[np.float64], threshold: float
     return float(weights[mated < threshold].sum() / max(weights.sum(), 1e-12))
 
 
-def resampled_interval(value: float, draws: Sequence[float]) -> Interval:
-    """A rate, and between which rates 95 % of those of drawn people lie."""
+def resampled_interval(value: float, draws: Sequence[float], independent: int) -> Interval:
+    """A rate, and between which rates 95 % of those of drawn people lie.
+
+    independent: of how many people, or pairs of people, there was a comparison.
+    """
+    if independent < 2:  # one person says nothing about others
+        return Interval(value, 0.0, 1.0)
+    if not value:  # drawing again what has no error shows none: an interval of nothing would flatter
+        return Interval(0.0, 0.0, min(1.0, _RULE_OF_THREE / independent))
     low, high = np.quantile(draws, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
     return Interval(value, float(min(low, value)), float(max(high, value)))
 

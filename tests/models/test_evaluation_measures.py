@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.evaluation.measures import PUBLISHED_RATES, Comparisons, identification, verification
+from models.evaluation.measures import PUBLISHED_RATES, Comparisons, Interval, identification, verification
 
 
 def comparisons(people: int, pictures: int, noise: float, seed: int = 0) -> Comparisons:
@@ -32,7 +32,9 @@ def test_across_sessions_only_pairs_of_two_days_count() -> None:
 
 def test_separate_palms_have_no_errors_and_confused_ones_half() -> None:
     clear = verification(comparisons(30, 4, 0.2), across_sessions=False)
-    assert clear.eer.value == 0.0
+    # Without an error, drawing again shows none: of 30 people 3 / 30 is as much as that says.
+    assert clear.eer == Interval(0.0, 0.0, 3 / 30)
+    assert [fnmr for _, _, fnmr in clear.fnmr_at_fmr] == [Interval(0.0, 0.0, 3 / 30)] * 2
     confused = verification(comparisons(30, 4, 40.0), across_sessions=False)
     assert confused.eer.value == pytest.approx(0.5, abs=0.06)
     assert confused.eer.low <= confused.eer.value <= confused.eer.high
@@ -42,6 +44,13 @@ def test_the_interval_narrows_with_more_people() -> None:
     few = verification(comparisons(8, 4, 2.4), across_sessions=False).eer
     many = verification(comparisons(120, 4, 2.4), across_sessions=False).eer
     assert many.high - many.low < few.high - few.low
+
+
+def test_only_people_with_a_comparison_of_one_palm_make_an_interval_narrow() -> None:
+    found = comparisons(30, 4, 0.2)
+    for people, high in ((6, 3 / 6), (2, 1.0), (1, 1.0)):
+        here = replace(found, sessions=np.where(found.people < people, found.sessions, 0))
+        assert verification(here, across_sessions=True).eer == Interval(0.0, 0.0, high)
 
 
 def test_rates_are_stated_only_where_the_comparisons_reach() -> None:
