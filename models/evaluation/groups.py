@@ -181,13 +181,15 @@ def _rates(counts: ErrorCounts, attribute: str, group: str, members: list[int]) 
 
     def of_people(errors: _Counts, trials: _Counts) -> Interval | None:
         again = [(float(draw @ errors[members]), float(draw @ trials[members])) for draw in draws]
-        return _interval(int(errors[members].sum()), int(trials[members].sum()), again, n)
+        compared = int(np.count_nonzero(trials[members]))
+        return _interval(int(errors[members].sum()), int(trials[members].sum()), again, compared)
 
     def of_pairs(errors: _Counts, trials: _Counts) -> Interval | None:
         # A pair weighs as often as both its people came.
         again = [(float(d @ errors[among] @ d), float(d @ trials[among] @ d)) for d in draws]
-        pairs = n * (n - 1) // 2
-        return _interval(int(errors[among].sum()), int(trials[among].sum()), again, pairs)
+        tried = trials[among] > 0
+        compared = int(np.count_nonzero(np.triu(tried | tried.T)))  # (a, b) and (b, a) are one pair of people
+        return _interval(int(errors[among].sum()), int(trials[among].sum()), again, compared)
 
     failed = of_people(counts.failed, counts.shown)
     if failed is None:

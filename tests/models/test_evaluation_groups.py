@@ -75,6 +75,19 @@ def test_no_error_counted_is_no_rate_of_zero() -> None:
     assert (everyone.fnmr.value, everyone.fnmr.high) == (0.0, 3 / PEOPLE)
 
 
+def test_people_and_pairs_without_a_comparison_do_not_narrow_an_interval() -> None:
+    people = np.tile(np.arange(PEOPLE), 2)  # two pictures of each, half of the people on a second day
+    sessions = np.where(people < 6, np.repeat([0, 1], PEOPLE), 0)
+    table = np.where(people[:, None] == people[None, :], np.float32(1), np.float32(0))
+    names = [str(person) for person in people]
+    found = Comparisons(table, table, people, people, sessions)
+    errors = count_errors(found, names, Counter(names), score=0.5, across_sessions=True)
+    everyone = group_rates(errors, None)[0]
+    assert everyone.fnmr == Interval(0.0, 0.0, 3 / 6)
+    assert everyone.fmr == Interval(0.0, 0.0, 3 / (15 + 6 * 6))  # the other six were never compared
+    assert everyone.failure_to_acquire == Interval(0.0, 0.0, 3 / PEOPLE)
+
+
 def test_a_file_of_groups_is_read() -> None:
     groups = parse_groups("\ufeffperson,sex, age\r\n1,f,20-40\r\n\r\n2, m,\r\n".encode())
     assert groups == Groups(("sex", "age"), {"1": ("f", "20-40"), "2": ("m", UNNAMED)})
