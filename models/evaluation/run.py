@@ -222,7 +222,8 @@ def _crop_of(
         return np.asarray(small, dtype=np.uint8), None
     reduce = _LONGEST_SIDE_PX / max(image.shape[:2])
     if reduce < 1.0:
-        image = cv2.resize(image, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA)
+        size = [max(1, round(side * reduce)) for side in image.shape[1::-1]]  # also of a strip a pixel wide
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     frame = CameraFrame(np.ascontiguousarray(image, dtype=np.uint8), 0, 0)
     hand = HandFinder().find(frame)
     if not isinstance(hand, Hand):

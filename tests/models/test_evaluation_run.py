@@ -97,13 +97,15 @@ def test_whole_hands_are_found_and_cut_and_failures_named(tmp_path: Path) -> Non
             folder.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(folder / f"{number}.png"), frame)
     cv2.imwrite(str(tmp_path / "0" / "R" / "1" / "black.png"), np.zeros((480, 640, 3), dtype=np.uint8))
+    for name, shape in (("column", (2000, 1)), ("row", (1, 2000))):
+        cv2.imwrite(str(tmp_path / "0" / "R" / "1" / f"{name}.png"), np.zeros(shape, dtype=np.uint8))
     (tmp_path / "0" / "R" / "1" / "broken.jpg").write_bytes(b"no picture")
     found = read_set(tmp_path)
     assert found.kind == "hands"
     acquired = acquire(found, "hands", 1, silent)
     assert acquired.crops.shape == (4, 112, 112)
-    assert (acquired.failures.no_hand, acquired.failures.unreadable) == (1, 1)
-    assert acquired.shown == {"0": 4, "1": 2}
+    assert (acquired.failures.no_hand, acquired.failures.unreadable) == (3, 1)
+    assert acquired.shown == {"0": 6, "1": 2}
     assert acquired.hands is not None
     assert (len(acquired.hands.qualities), acquired.hands.side_named, acquired.hands.wrong_side) == (4, 4, 0)
     for picture in [p for p in found.pictures if p.person == "1"]:
