@@ -89,7 +89,8 @@ def _det(done: Evaluation) -> str:
                 }
                 for name, measured in named
             ],
-            "ranges": ((-min(6.0, math.ceil(math.log10(non_mated))), 0.0), (-4.0, 0.0)),
+            # A decade at least, also where one comparison is all there is.
+            "ranges": ((-min(6.0, max(1.0, math.ceil(math.log10(non_mated)))), 0.0), (-4.0, 0.0)),
         }
     )
 

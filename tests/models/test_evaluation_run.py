@@ -62,6 +62,26 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     assert {"one palm", "two people"} <= {word.text for word in scores.iter(f"{SVG}text")}
 
 
+def test_one_comparison_of_two_people_is_enough_for_a_page(tmp_path: Path) -> None:
+    shown = [("a", "day1"), ("a", "day2"), ("b", "day1")]
+    pictures = tuple(Picture(tmp_path, person, person, session) for person, session in shown)
+    crops = np.random.default_rng(0).integers(0, 255, (len(shown), 112, 112), dtype=np.uint8)
+    done = evaluate(
+        PalmSet("plain", "crops", pictures),
+        Acquired(crops, pictures, Counter(who for who, _ in shown), Failures()),
+        "crops",
+        open_embedder(load_manifest(shipped_model_dir())),
+        scoring_among=scoring_among,
+        accept=0.36,
+        groups=None,
+        told=silent,
+    )
+    assert done.methods[0].headline().non_mated == 1
+    assert "1 comparisons of one palm, 1 of two" in write_report(done, tmp_path, "palm-test").read_text(
+        "utf-8"
+    )
+
+
 def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -> None:
     """A picture more of a later day, or of a fourth try, would be known to the score that judges it."""
     shown = [("a", "day1"), ("b", "day2"), ("a", "day0"), *[("b", "day3")] * 2, *[("a", "day0")] * 4]
