@@ -1,7 +1,7 @@
 """Picture files, read by OpenCV at a cost that their own size bounds."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import cv2
 import numpy as np
@@ -44,11 +44,39 @@ def ends_as_it_says(data: bytes) -> bool:
     return data[at : at + 8] == bytes(4) + b"IEND"
 
 
-def read_picture(path: Path, how: int) -> NDArray[Any] | None:
-    """As ``cv2.imread`` with the flags ``how``: None of what cannot be read, or not within bounds."""
+def depth_of(picture: NDArray[np.generic]) -> int:
+    """With how many bits a camera took a picture of 8 or 16 bits a sample: guessed from the brightest one."""
+    if picture.dtype == np.uint8:
+        return 8
+    colours = picture[..., :3] if picture.ndim == 3 else picture  # an alpha channel is always at full depth
+    brightest_bits = int(colours.max()).bit_length()
+    return next(bits for bits in (8, 10, 12, 14, 16) if brightest_bits <= bits)
+
+
+def to_eight_bits(picture: NDArray[np.generic], depth_bits: int) -> NDArray[np.uint8]:
+    """Its upper 8 of ``depth_bits``; of an alpha channel of 16 bits."""
+    if picture.dtype == np.uint8:
+        same: NDArray[np.uint8] = picture.view(np.uint8)
+        return same
+    eight = np.right_shift(picture.astype(np.uint16, copy=False), depth_bits - 8)
+    if picture.ndim == 3 and picture.shape[2] == 4:
+        eight[..., 3] = picture[..., 3].astype(np.uint16) >> 8
+    clipped: NDArray[np.uint8] = np.minimum(eight, 255).astype(np.uint8)
+    return clipped
+
+
+def read_picture(path: Path, how: int) -> NDArray[np.uint8] | None:
+    """As ``cv2.imread`` with the flags ``how``: None of what cannot be read, or not within bounds.
+
+    More than 8 bits a sample become 8 as a camera's are, where ``cv2.imread`` takes all for 16. Each picture
+    by itself: a set may be of several cameras.
+    """
     try:
         data = read_plain_file(path, MOST_BYTES)
         taken = is_of_a_known_kind(data) and ends_as_it_says(data)
-        return cv2.imdecode(np.frombuffer(data, np.uint8), how) if taken else None
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_ANYDEPTH) if taken else None
     except (OSError, cv2.error):
         return None
+    if picture is None or picture.dtype not in (np.uint8, np.uint16):
+        return None
+    return to_eight_bits(picture, depth_of(picture))

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from device.camera.source import LONGEST_SIDE_PX, Pixels
 from models import MOST_PIXELS
-from models.picture_files import ends_as_it_says, is_of_a_known_kind
+from models.picture_files import depth_of, ends_as_it_says, is_of_a_known_kind, to_eight_bits
 
 _Sample = TypeVar("_Sample", bound=np.integer[Any] | np.floating[Any])
 SHORTEST_SIDE_PX = 64
@@ -52,9 +52,9 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
         raise Unreadable(f"smaller than {SHORTEST_SIDE_PX} pixels")
     if picture.dtype not in (np.uint8, np.uint16):
         raise Unreadable(f"samples are {picture.dtype}, not 8 or 16 bit integers")
-    depth_bits = max(depth_bits, _depth_of(picture))
+    depth_bits = max(depth_bits, depth_of(picture))
     small = shrink(picture)
-    return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, small is not picture
+    return _without_alpha(to_eight_bits(small, depth_bits)), depth_bits, small is not picture
 
 
 def shrink(picture: npt.NDArray[_Sample]) -> npt.NDArray[_Sample]:
@@ -69,25 +69,6 @@ def shrink(picture: npt.NDArray[_Sample]) -> npt.NDArray[_Sample]:
 
 def _may_have_alpha(data: bytes) -> bool:
     return data[:4] in (b"\x89PNG", b"RIFF", b"II*\x00", b"MM\x00*")
-
-
-def _depth_of(picture: npt.NDArray[np.generic]) -> int:
-    if picture.dtype == np.uint8:
-        return 8
-    colours = picture[..., :3] if picture.ndim == 3 else picture  # an alpha channel is always at full depth
-    brightest_bits = int(colours.max()).bit_length()
-    return next(bits for bits in (8, 10, 12, 14, 16) if brightest_bits <= bits)
-
-
-def _to_eight_bits(picture: npt.NDArray[np.generic], depth_bits: int) -> Pixels:
-    if picture.dtype == np.uint8:
-        same: Pixels = picture.view(np.uint8)
-        return same
-    eight = np.right_shift(picture.astype(np.uint16, copy=False), depth_bits - 8)
-    if picture.ndim == 3 and picture.shape[2] == 4:
-        eight[..., 3] = picture[..., 3].astype(np.uint16) >> 8
-    clipped: Pixels = np.minimum(eight, 255).astype(np.uint8)
-    return clipped
 
 
 def _without_alpha(picture: Pixels) -> Pixels:

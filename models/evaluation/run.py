@@ -223,8 +223,8 @@ def _crop_of(
     reduce = _LONGEST_SIDE_PX / max(image.shape[:2])
     if reduce < 1.0:
         size = [max(1, round(side * reduce)) for side in image.shape[1::-1]]  # also of a strip a pixel wide
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    frame = CameraFrame(np.ascontiguousarray(image, dtype=np.uint8), 0, 0)
+        image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    frame = CameraFrame(np.ascontiguousarray(image), 0, 0)
     hand = HandFinder().find(frame)
     if not isinstance(hand, Hand):
         return "no_hand", None

@@ -8,7 +8,7 @@ import pytest
 
 from models.picture_files import ends_as_it_says, read_picture
 
-GREY = np.random.default_rng(1).integers(0, 256, (40, 60), np.uint8)
+GREY = np.random.default_rng(1).integers(0, 256, (64, 80), np.uint8)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".tiff", ".pgm", ".webp"])
@@ -16,6 +16,22 @@ def test_a_picture_is_read_as_opencv_reads_it(suffix: str, tmp_path: Path) -> No
     path = tmp_path / f"a{suffix}"
     cv2.imwrite(str(path), GREY, [cv2.IMWRITE_WEBP_QUALITY, 101])  # above 100: without loss
     np.testing.assert_array_equal(read_picture(path, cv2.IMREAD_GRAYSCALE), GREY)
+
+
+@pytest.mark.parametrize("how", [cv2.IMREAD_GRAYSCALE, cv2.IMREAD_COLOR], ids=["grey", "colour"])
+@pytest.mark.parametrize("suffix", [".png", ".tiff", ".pgm"])
+def test_a_deep_picture_is_as_bright_as_the_camera_saw_it(suffix: str, how: int, tmp_path: Path) -> None:
+    """Of twelve bits, as a device has it, which does not divide by 256 whatever the depth."""
+    path = tmp_path / f"a{suffix}"
+    cv2.imwrite(str(path), np.where(GREY.max() == GREY, 0x0FFF, GREY.astype(np.uint16) * 16))
+    picture = read_picture(path, how)
+    assert picture is not None
+    np.testing.assert_array_equal(picture if picture.ndim == 2 else picture[..., 2], GREY)
+
+
+def test_samples_that_are_no_brightness_are_not_read(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.tiff"), GREY.astype(np.float32))
+    assert read_picture(tmp_path / "a.tiff", cv2.IMREAD_GRAYSCALE) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
