@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -100,6 +100,15 @@ def parse_groups(data: bytes) -> Groups:
     return Groups(attributes, of_person)
 
 
+def require_named(groups: Groups, people: Collection[str]) -> None:
+    """Raise ``EvaluationSetError`` when ``groups`` names none of the ``people`` of a set."""
+    if not set(groups.of_person) & set(people):
+        known = ", ".join(sorted(people)[:5])
+        raise EvaluationSetError(
+            f"the file of groups names none of the set's {len(people)} people, who are named {known} …"
+        )
+
+
 def count_errors(
     found: Comparisons, rows: Sequence[str], shown: Counter[str], *, score: float, across_sessions: bool
 ) -> ErrorCounts:
@@ -141,11 +150,7 @@ def group_rates(counts: ErrorCounts, groups: Groups | None) -> tuple[GroupRates,
     everyone = _rates(counts, "", "", list(range(len(counts.people))))
     if groups is None:
         return (everyone,)
-    if not set(groups.of_person) & set(counts.people):
-        known = ", ".join(counts.people[:5])
-        raise EvaluationSetError(
-            f"the file of groups names none of the set's {len(counts.people)} people, who are named {known} …"
-        )
+    require_named(groups, counts.people)
     found = [everyone]
     unnamed = (UNNAMED,) * len(groups.attributes)
     for i, attribute in enumerate(groups.attributes):

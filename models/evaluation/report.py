@@ -14,6 +14,7 @@ from models.evaluation.groups import GroupRates
 from models.evaluation.measures import ERRORS_NEEDED, PUBLISHED_RATES, Interval, VerificationScores
 from models.evaluation.run import Acquired, Evaluation, MethodResult
 
+PAGE_NAME: Final = "report.html"
 _STYLE: Final = """
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#f6f7f9;margin:0}
 main{max-width:960px;margin:0 auto;padding:32px 24px}
@@ -38,7 +39,7 @@ def write_report(done: Evaluation, folder: Path, model_id: str) -> Path:
         (folder / name).write_text(drawn, encoding="utf-8")
     record = {"model_id": model_id, **done.record()}
     (folder / "report.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    page = folder / "report.html"
+    page = folder / PAGE_NAME
     page.write_text(_page(done, model_id, pictures), encoding="utf-8")
     return page
 

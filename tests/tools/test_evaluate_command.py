@@ -72,6 +72,26 @@ def test_groups_are_compared_at_the_device_s_threshold(folder: Path, tmp_path: P
     assert "0000, 0001, 0002" in refused.output
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "says"),
+    [
+        ("--groups", "groups.csv", "0000, 0001, 0002"),
+        ("--out", "groups.csv/below", "Not a directory"),
+        ("--out", "taken", "Is a directory"),
+    ],
+)
+def test_what_could_not_be_told_at_the_end_is_said_before_the_work(
+    option: str, name: str, says: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "groups.csv").write_text("person,age\nanna,20-40\n")
+    (tmp_path / "taken" / "report.html").mkdir(parents=True)
+    monkeypatch.setattr("models.evaluation.run.acquire", lambda *_: pytest.fail("the work has begun"))
+    call = ["evaluate", str(folder), "--kind", "crops", option, str(tmp_path / name)]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 1
+    assert says in result.output
+
+
 def test_a_folder_without_a_set_is_refused_with_the_way_on(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["evaluate", str(tmp_path)])
     assert result.exit_code == 1

@@ -62,13 +62,14 @@ def evaluate(
     palms: the first two palms are person 0 of Tongji and person 1 of PolyU.
     """
     from link1.plain_file import read_plain_file
-    from models.evaluation.groups import MOST_GROUP_BYTES, parse_groups
-    from models.evaluation.report import write_report
+    from models.evaluation.groups import MOST_GROUP_BYTES, parse_groups, require_named
+    from models.evaluation.report import PAGE_NAME, write_report
     from models.evaluation.run import acquire
     from models.evaluation.run import evaluate as measure
     from models.evaluation.sets import EvaluationSetError, first_people, read_set
     from models.manifest import load_manifest, open_embedder, shipped_model_dir
     from tools.palmctl.live_terminal import is_live
+    from tools.palmctl.output_file import require_writable
     from tools.rig.gallery_scoring import scoring_among
 
     manifest = load_manifest(model if model is not None else shipped_model_dir())
@@ -79,6 +80,12 @@ def evaluate(
     found = read_set(folder, layout)  # type: ignore[arg-type]  # click has checked the choice
     if people is not None:
         found = first_people(found, people)
+    # A large set takes hours, whose figures would be lost at the end.
+    if grouped is not None:
+        require_named(grouped, {picture.person for picture in found.pictures})
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        require_writable(out / PAGE_NAME)
     shown_as = kind or found.kind
     told = _progress if is_live(sys.stderr) else _silent
     acquired = acquire(found, shown_as, manifest.thresholds.quality_q, told)  # type: ignore[arg-type]
