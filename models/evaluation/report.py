@@ -68,9 +68,10 @@ def _page(done: Evaluation, model_id: str, pictures: dict[str, str]) -> str:
 <h2>At a device's threshold</h2>{_threshold_table(done)}
 <h2>Curves</h2>{plots}
 <p>Measures after ISO/IEC 19795-1. In small print the 95 % interval from drawing the people again with
-replacement. A rate is shown only when at least ten false matches were counted for it. The two palms of one
-person are never compared with each other. As a device, the scores of two people come from searches in a
-gallery without the person shown.</p></main></body></html>
+replacement; without an error it ends at three over the people, or pairs of people, compared. A rate is
+shown only when at least ten false matches were counted for it. The two palms of one person are never compared
+with each other. As a device, the scores of two people come from searches in a gallery without the person
+shown.</p></main></body></html>
 """
 
 
