@@ -86,6 +86,12 @@ class LivenessCheck:
         self._asked: list[float] = []
         self._past: tuple[NDArray[np.float32], Hand] | None = None
 
+    def forget_sharp(self) -> None:
+        """Forget what only sharp frames show, so that a hand needs as many of them again; what was seen while
+        it came nearer stays."""
+        self._cues |= {"moire": [], "tint": []}
+        self._asked = []
+
     def check(self, frame: CameraFrame, hand: Hand, detail: float) -> Pad:
         """Add one frame's evidence and say what all of it comes to: ``unknown`` until there is something to
         judge by; ``score_q`` 0 surely a picture .. 10000.

@@ -130,6 +130,7 @@ class Recogniser:
         self._liveness = liveness or LivenessCheck()
         self._second_core = second_core("liveness")
         self._tracked = TrackedHand()
+        self._enrolling = False
 
     def look(self, frame: CameraFrame, interest: Interest) -> Look | None:
         """The journey of one frame, as far as `interest` requires.
@@ -137,6 +138,7 @@ class Recogniser:
         None when the finder missed a hand that was in view a moment ago: such a frame says nothing.
         """
         thresholds, times = self._thresholds(), StageTimes()
+        self._note_enrolment(interest is Interest.ENROLMENT)
 
         hand = self._finder.look(frame)
         if self._tracked.see(hand, frame):
@@ -157,13 +159,22 @@ class Recogniser:
         floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
         good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
         capture, match, store_fault = None, None, ""
+        if good and not self._tracked.known:
+            # Until now another hand may have been there, which no vector would have told from this one.
+            self._liveness.forget_sharp()
         checking = self._second_core.submit(self._liveness.check, frame, hand, quality.detail)
         try:
             if good:
                 vector = self._embedder.embed(crop[np.newaxis])[0]
                 times.end("vector")
+                if self._tracked.hold(vector, quality.quality_q, self._same_hand_cosine):
+                    # Another hand, or a picture of one, in the same place: what was seen before is no
+                    # evidence for it.
+                    checking.result()
+                    self._liveness.reset()
+                    checking = self._second_core.submit(self._liveness.check, frame, hand, quality.detail)
             if good and interest is Interest.PASSAGE:
-                probe = self._tracked.fuse(vector, quality.quality_q, self._same_hand_cosine)
+                probe = self._tracked.probe()
                 match = self._search(crop, probe, thresholds, live=lambda: checking.result().res == "pass")
                 times.end("match")
         except StoreError as error:
@@ -194,9 +205,14 @@ class Recogniser:
         return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality, store_fault)
 
     def forget(self) -> None:
-        """The frames were interrupted: the hand in view may have left."""
+        """The frames were interrupted, and the hand in view may have left; or an enrolment has ended."""
         self._tracked.forget()
         self._liveness.reset()
+
+    def _note_enrolment(self, enrolling: bool) -> None:
+        if self._enrolling and not enrolling:
+            self.forget()  # no vector outlives the enrolment, though the hand may stay
+        self._enrolling = enrolling
 
     def _search(
         self,

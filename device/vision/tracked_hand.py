@@ -1,5 +1,6 @@
 """The hand in view, followed over the frames, with its vectors."""
 
+import math
 from typing import Final
 
 import numpy as np
@@ -60,31 +61,40 @@ class TrackedHand:
         """Whether the hand counts as in view, though the newest frame may not show it."""
         return self._last_seen_ms is not None
 
+    @property
+    def known(self) -> bool:
+        """Whether a vector of the hand is held, with which the next ones are compared."""
+        return bool(self._qualities)
+
     def judged(self, hand: Hand) -> None:
         """A frame was judged with `previous`; the next one is judged with `hand`."""
         self.previous = self._where = hand
 
-    def fuse(
-        self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float
-    ) -> npt.NDArray[np.float32]:
-        """The probe to search with: the normalised mean of the hand's best vectors, including `vector` unless
-        there are `PROBES` better ones.
+    def hold(self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float) -> bool:
+        """Keep a copy of `vector`, (512,) float32 of unit length, unless there are `PROBES` better ones.
 
-        `vector`: (512,) unit length, copied. A vector below `agree_cosine` with the mean so far replaces the
-        previous ones: it is another hand's, or they were spoilt. Returns (512,) float32, unit length.
+        True: it is below `agree_cosine` with the mean of those held, which are forgotten: it is another
+        hand's, or they were spoilt.
         """
-        if self._qualities and float(self._mean() @ vector) < agree_cosine:
+        other = bool(self._qualities) and self._agreement(vector) < agree_cosine
+        if other:
             self._forget_vectors()
         held = len(self._qualities)
         if held < PROBES:
             self._vectors[held] = vector
             self._qualities.append(quality_q)
-            return self._mean()
+            return other
         worst = min(range(PROBES), key=self._qualities.__getitem__)
         if quality_q >= self._qualities[worst]:
             self._vectors[worst] = vector
             self._qualities[worst] = quality_q
-        return self._mean()
+        return other
+
+    def probe(self) -> npt.NDArray[np.float32]:
+        """To search with: the normalised mean of the vectors held, at least one: (512,) float32."""
+        total = self._vectors[: len(self._qualities)].sum(axis=0)
+        mean: npt.NDArray[np.float32] = total / np.float32(np.linalg.norm(total))
+        return mean
 
     def forget(self) -> None:
         """Forget the hand and overwrite its vectors."""
@@ -104,10 +114,12 @@ class TrackedHand:
         ratio = seen.palm_width_px / before.palm_width_px
         return moved_px < _JUMP * before.palm_width_px and 1 / _RESIZE < ratio < _RESIZE
 
-    def _mean(self) -> npt.NDArray[np.float32]:
-        total = self._vectors[: len(self._qualities)].sum(axis=0)
-        mean: npt.NDArray[np.float32] = total / np.float32(np.linalg.norm(total))
-        return mean
+    def _agreement(self, vector: npt.NDArray[np.float32]) -> float:
+        """The cosine of `vector` with the mean of those held."""
+        held = self._vectors[: len(self._qualities)]
+        # One by one: the mean, or a product of matrices, would be a copy that is never overwritten.
+        length = math.sqrt(sum(float(one @ other) for one in held for other in held))
+        return sum(float(one @ vector) for one in held) / length
 
     def _forget_vectors(self) -> None:
         self._vectors.fill(0.0)

@@ -210,6 +210,13 @@ def test_enrolment_captures_and_asks_the_gallery_nothing(film: list[Pixels]) -> 
     captures[0].vector.fill(0.0)  # the flow overwrites what it was given
 
 
+def test_nothing_seen_of_a_hand_outlives_its_enrolment(film: list[Pixels]) -> None:
+    bench = Bench()
+    enrolled = [look.sighting.pad for look in bench.looks(film[10:14], Interest.ENROLMENT)]
+    afterwards = [look.sighting.pad for look in bench.looks(film[14:16])]
+    assert [pad.res for pad in (*enrolled[-1:], *afterwards) if pad] == ["pass", "unknown", "pass"]
+
+
 def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pixels]) -> None:
     bench = Bench()
     bench.looks(film[6:18])
@@ -311,30 +318,41 @@ def unit(seed: int) -> Vectors:
 def test_fused_probes_are_nearer_to_the_hand_than_single_ones() -> None:
     tracked = TrackedHand()
     truth = unit(1)
-    probe = truth
     for i in range(PROBES):
         view = truth + unit(10 + i)
         view /= np.linalg.norm(view)
-        probe = tracked.fuse(view.astype(np.float32), 80, agree_cosine=0.2)
-    assert float(probe @ truth) > 0.85 > 0.72 > float(view @ truth)
+        assert not tracked.hold(view.astype(np.float32), 80, agree_cosine=0.2)
+    assert float(tracked.probe() @ truth) > 0.85 > 0.72 > float(view @ truth)
 
 
 def test_a_vector_of_another_hand_starts_the_probe_anew() -> None:
     tracked = TrackedHand()
-    tracked.fuse(unit(1), 90, agree_cosine=0.25)
+    assert not tracked.hold(unit(1), 90, agree_cosine=0.25)
     other = unit(2)
-    assert float(tracked.fuse(other, 50, agree_cosine=0.25) @ other) == pytest.approx(1.0, abs=1e-5)
+    assert tracked.hold(other, 50, agree_cosine=0.25)
+    assert float(tracked.probe() @ other) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_vector_is_compared_with_the_mean_of_those_held() -> None:
+    for cosine, other in ((0.7, False), (0.72, True)):
+        tracked = TrackedHand()
+        one, two = np.eye(2, EMBEDDING_SIZE, dtype=np.float32)
+        tracked.hold(one, 80, agree_cosine=-1.0)
+        tracked.hold(two, 80, agree_cosine=-1.0)
+        assert tracked.hold(one, 80, agree_cosine=cosine) is other, "the mean is 0.707 from each"
 
 
 def test_only_better_views_replace_those_held() -> None:
     tracked = TrackedHand()
     base = unit(1)
     for i in range(PROBES):
-        tracked.fuse(base, 80 + i, agree_cosine=0.2)
+        tracked.hold(base, 80 + i, agree_cosine=0.2)
     poor = base + 0.5 * unit(3)
     poor /= np.linalg.norm(poor)
-    assert float(tracked.fuse(poor, 10, agree_cosine=0.2) @ base) == pytest.approx(1.0, abs=1e-5)
-    assert float(tracked.fuse(poor, 99, agree_cosine=0.2) @ base) < 0.999
+    tracked.hold(poor, 10, agree_cosine=0.2)
+    assert float(tracked.probe() @ base) == pytest.approx(1.0, abs=1e-5)
+    tracked.hold(poor, 99, agree_cosine=0.2)
+    assert float(tracked.probe() @ base) < 0.999
 
 
 def test_a_hand_elsewhere_in_the_next_frame_is_another_hand(film: list[Pixels]) -> None:

@@ -33,6 +33,7 @@ from models.manifest import ModelManifest, load_manifest, open_embedder, shipped
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
 from models.thresholds import Thresholds
+from tests.models.simulated_attacks import fill_the_view
 from tools.rig.virtual_camera import VirtualCamera
 
 Pixels = npt.NDArray[np.uint8]
@@ -83,8 +84,8 @@ class Gate:
         self.now_ms = 0
         self._numbers = itertools.count(1)
 
-    def looks(self, film: Iterable[Pixels], interest: Interest) -> Iterator[Look]:
-        for pixels in itertools.chain(film, empty_scene(3, 6)):
+    def looks(self, film: Iterable[Pixels], interest: Interest, *, then_empty: bool = True) -> Iterator[Look]:
+        for pixels in itertools.chain(film, empty_scene(3, 6) if then_empty else ()):
             self.now_ms += FRAME_MS
             look = self.recogniser.look(CameraFrame(pixels, self.now_ms, next(self._numbers)), interest)
             if look is not None:
@@ -150,6 +151,28 @@ def test_a_poor_capture_is_nobody(gate: Gate) -> None:
     outcome = gate.passes(poor_capture(make_person(ENROLLED[0]), "L", seed=5))
     assert outcome.result is VerdictResult.POOR_CAPTURE
     assert outcome.subject_ref is None
+
+
+def held_still(seed: int, n: int) -> list[Pixels]:
+    """A left hand; those of all people are in the same place before the same ground."""
+    return list(passage(make_person(seed), "L", 5, frames_in=0, frames_held=n, frames_out=0, scene_seed=5))
+
+
+@pytest.mark.parametrize("before", [Interest.PASSAGE, Interest.PREVIEW, Interest.ENROLMENT])
+def test_a_picture_of_an_enrolled_palm_gains_nothing_from_a_live_hand_before_it(
+    gate: Gate, before: Interest
+) -> None:
+    picture = list(fill_the_view(held_still(ENROLLED[0], 3), 5, coloured=False))
+    assert gate.passes(picture).result is VerdictResult.SPOOF
+    for _ in gate.looks(held_still(STRANGER, 2), before, then_empty=False):
+        pass
+    assert gate.passes(picture).result is VerdictResult.SPOOF
+
+
+def test_a_picture_is_not_enrolled_on_the_evidence_of_a_live_hand_before_it(gate: Gate) -> None:
+    live, picture = held_still(STRANGER, 5), fill_the_view(held_still(ENROLLED[0], 3), 5, coloured=False)
+    captures = [look.capture for look in gate.looks([*live, *picture], Interest.ENROLMENT) if look.capture]
+    assert [capture.pad.res for capture in captures] == ["unknown", *["pass"] * 4, *["fail"] * 3]
 
 
 class Diary:
