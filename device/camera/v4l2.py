@@ -13,11 +13,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from device.camera.pixels import shrink
+from device.camera.pixels import Unreadable, decode_image, shrink
 from device.camera.source import CameraLost, CameraUnavailable, Pixels
 
 WIDTH_PX, HEIGHT_PX = 640, 480
 SELECT_TIMEOUT_S = 1
+
+_AT_ONCE_S = 0.002
+_BUFFERS = 4
+"""Frames that OpenCV may have waiting: so many empty ones may come at once."""
 
 # <linux/videodev2.h>: struct v4l2_capability is 104 bytes, device_caps at 88, capabilities at 84.
 _VIDIOC_QUERYCAP = 0x80685600
@@ -39,9 +43,12 @@ class OpenedCapture(Protocol):
 class V4L2Camera:
     """A `Camera` over an opened capture with one picture size.
 
-    OpenCV's `read` returns False both when a frame is late and when the device is gone, and `isOpened` stays
-    true after a disconnect. The duration distinguishes them: a stalled camera blocks `read` for the select
-    timeout, a lost one returns at once.
+    OpenCV's `read` returns False when a frame is late, when it is empty, and when the device is gone, and
+    `isOpened` stays true after a disconnect. The duration distinguishes them: a stalled camera blocks `read`
+    for the select timeout, an empty frame comes when a frame is due, a lost camera answers at once each time.
+
+    `encoded`: `read` gives each frame's JPEG, which is decoded here. OpenCV's own decoding gives the picture
+    before for a frame that it cannot decode, and a cut one with a black rest, as if nothing were wrong.
     """
 
     def __init__(
@@ -49,13 +56,16 @@ class V4L2Camera:
         capture: OpenedCapture,
         description: str,
         *,
+        encoded: bool = False,
         node_is_there: Callable[[], bool],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._capture = capture
+        self._encoded = encoded
         self._node_is_there = node_is_there
         self._now_s = now_s
         self._shape: tuple[int, ...] | None = None
+        self._refused_at_once = 0
         self.skipped = 0
         self.description = description
 
@@ -63,32 +73,57 @@ class V4L2Camera:
         """See Camera."""
         asked_s = self._now_s()
         while True:
-            got, picture = self._capture.read()
-            waited_s = self._now_s() - asked_s
-            if not got:
-                if waited_s < SELECT_TIMEOUT_S * 0.8 or not self._node_is_there():
-                    raise CameraLost(
-                        f"{self.description} stopped answering (unplugged, or its driver failed); it is "
-                        "opened again as soon as it is back: check its cable and power"
-                    )
+            began_s = self._now_s()
+            picture = self._next()
+            now_s = self._now_s()
+            pixels = None if picture is None else self._pixels(picture)
+            if pixels is not None:
+                self._refused_at_once = 0
+                return pixels
+            if picture is None and self._is_lost(now_s - began_s):
+                raise CameraLost(
+                    f"{self.description} stopped answering (unplugged, or its driver failed); it is "
+                    "opened again as soon as it is back: check its cable and power"
+                )
+            if picture is None and now_s - asked_s >= SELECT_TIMEOUT_S * 0.8:
                 return None
-            if self._is_whole(picture):
-                return shrink(np.asarray(picture, np.uint8))
             self.skipped += 1
-            if waited_s > SELECT_TIMEOUT_S:
+            if now_s - asked_s > SELECT_TIMEOUT_S:
                 return None
 
     def close(self) -> None:
         """See Camera."""
         self._capture.release()
 
-    def _is_whole(self, picture: npt.NDArray[np.generic] | None) -> bool:
+    def _next(self) -> npt.NDArray[np.generic] | None:
+        try:
+            got, picture = self._capture.read()
+        except cv2.error:
+            return None  # an empty frame, which OpenCV was to decode
+        return picture if got else None
+
+    def _is_lost(self, took_s: float) -> bool:
+        self._refused_at_once = self._refused_at_once + 1 if took_s < _AT_ONCE_S else 0
+        return self._refused_at_once > _BUFFERS or not self._node_is_there()
+
+    def _pixels(self, picture: npt.NDArray[np.generic]) -> Pixels | None:
+        if self._encoded:
+            try:
+                # Some cameras fill a frame up with zeros.
+                picture, _, _ = decode_image(picture.tobytes().rstrip(b"\0"))
+            except Unreadable:
+                return None
+            if picture.ndim == 2:
+                picture = cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR)  # as of a camera without MJPEG
+        return shrink(np.asarray(picture, np.uint8)) if self._is_whole(picture) else None
+
+    def _is_whole(self, picture: npt.NDArray[np.generic]) -> bool:
         """Whether a frame that `read` reports as good holds a picture.
 
         OpenCV passes on frames that the driver marked corrupt: of another size, or with one value throughout
         (a transfer of zeros). A camera in full darkness still has noise.
         """
-        if picture is None or picture.size == 0 or picture.dtype != np.uint8:
+        if picture.size == 0 or picture.dtype != np.uint8:
             return False
         self._shape = self._shape or picture.shape
         return picture.shape == self._shape and bool((picture[::8, ::8] != picture[0, 0]).any())
@@ -124,11 +159,13 @@ def open_v4l2(node: Path, fps: float, *, pair: bool = False) -> V4L2Camera:
             f"format known here; see who uses it with: fuser -v {node}, and its formats with: "
             f"v4l2-ctl --list-formats-ext -d {node}"
         )
+    # The last setting: the others start the device again.
+    given = int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little").decode("ascii", "replace")
+    encoded = given == "MJPG" and capture.set(cv2.CAP_PROP_CONVERT_RGB, 0)
     width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
     height = int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
-    given = int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little").decode("ascii", "replace")
     description = f"camera {node} ({name}, {width} × {height} {given})"
-    return V4L2Camera(capture, description, node_is_there=node.exists)
+    return V4L2Camera(capture, description, encoded=encoded, node_is_there=node.exists)
 
 
 def _check_node(node: Path) -> str:

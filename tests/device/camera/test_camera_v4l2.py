@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -65,10 +66,33 @@ def test_a_stall_is_none_and_not_the_end() -> None:
     assert made.read() is not None
 
 
-def test_an_answer_of_false_at_once_means_unplugged() -> None:
-    made, _ = camera([(0.0, False, None)])
+def test_answers_of_false_at_once_mean_unplugged() -> None:
+    made, _ = camera([(0.0, False, None)] * 5)
     with pytest.raises(CameraLost, match="unplugged"):
         made.read()
+
+
+def test_empty_frames_that_were_waiting_are_skipped() -> None:
+    good = picture()
+    made, _ = camera(
+        [(0.0, False, None)] * 4 + [(0.03, False, None)] + [(0.0, False, None)] * 4 + [(0.03, True, good)]
+    )
+    assert same(made.read(), good)
+    assert made.skipped == 9
+
+
+def test_an_empty_frame_that_opencv_was_to_decode_is_skipped() -> None:
+    good = picture()
+    made, capture = camera([(0.03, True, good)])
+    answer = capture.read
+
+    def fail_once() -> tuple[bool, Picture | None]:
+        capture.read = answer  # type: ignore[method-assign]
+        raise cv2.error("(-215:Assertion failed) !buf.empty()")
+
+    capture.read = fail_once  # type: ignore[method-assign]
+    assert same(made.read(), good)
+    assert made.skipped == 1
 
 
 def test_a_node_that_is_gone_means_unplugged_however_long_it_took() -> None:
