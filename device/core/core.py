@@ -86,7 +86,9 @@ class Core:
             self.health.report(HealthWord.STORE_FAULT, look.store_fault)
         if enrolment.capturing:
             enrolment.look(look.for_enrolment())
-        elif enrolment.hand_lingers:
+            return
+        look.drop()  # of an enrolment that has ended meanwhile
+        if enrolment.hand_lingers:
             enrolment.hand_seen(look.sighting.hand_present)
         else:
             if self.recognises:

@@ -112,17 +112,23 @@ def _put(place: Bytes, at: int, text: bytes) -> int:
 
 
 def _put_base64(place: Bytes, vector: npt.NDArray[np.float32]) -> None:
-    """Base64 of the vector's 2,048 little-endian bytes into `place` (2732,) uint8."""
-    padded = np.zeros(2049, np.uint8)
+    """Base64 of the vector's 2,048 little-endian bytes into `place` (2732,) uint8.
+
+    No expression here makes an array: NumPy keeps small ones for its next, and they are not overwritten.
+    """
+    # Of the type of an index, into which `take` would copy any other.
+    padded, sixes, part = np.zeros(2049, np.intp), np.zeros((683, 4), np.intp), np.zeros(683, np.intp)
     padded[:2048] = vector.astype("<f4", copy=False).view(np.uint8)
     first, second, third = padded.reshape(683, 3).T
-    sixes = np.empty((683, 4), np.uint8)
-    sixes[:, 0] = first >> 2
-    sixes[:, 1] = (first & 3) << 4 | second >> 4
-    sixes[:, 2] = (second & 15) << 2 | third >> 6
-    sixes[:, 3] = third & 63
+    np.right_shift(first, 2, out=sixes[:, 0])
+    for column, low, mask, left, high, right in ((1, first, 3, 4, second, 4), (2, second, 15, 2, third, 6)):
+        np.bitwise_and(low, mask, out=part)
+        np.left_shift(part, left, out=sixes[:, column])
+        np.right_shift(high, right, out=part)
+        np.bitwise_or(sixes[:, column], part, out=sixes[:, column])
+    np.bitwise_and(third, 63, out=sixes[:, 3])
     # Any mode other than the default writes directly into `place`, without a buffer.
     np.take(np.frombuffer(_ALPHABET, np.uint8), sixes.reshape(-1), out=place, mode="clip")
     place[-1] = ord("=")
-    padded.fill(0)
-    sixes.fill(0)
+    for scratch in (padded, sixes, part):
+        scratch.fill(0)

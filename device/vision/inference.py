@@ -160,12 +160,16 @@ class InferenceThread:
             if look.interest is self._wanted[0]:
                 told_ms = (time.perf_counter() - examined_s) * 1000.0
                 self._listener.on_look(look.with_waits(taken_ms, told_ms))
+            else:
+                look.drop()
 
-        self._tell(take)
+        self._tell(take, look.drop)
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, call: Callable[[], None], untold: Callable[[], None] = lambda: None) -> None:
+        """`call` on the loop; `untold` here where that is not possible."""
         if not self._room.acquire(blocking=False):
             self.undelivered += 1
+            untold()
             return
 
         def take() -> None:
@@ -178,3 +182,4 @@ class InferenceThread:
             # The loop is closed: the program is ending.
             self._room.release()
             self._stop.set()
+            untold()

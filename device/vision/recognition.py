@@ -83,6 +83,11 @@ class Look:
         }
         return replace(self, sighting=replace(self.sighting, stage_ms=stage_ms))
 
+    def drop(self) -> None:
+        """Nobody takes the look: overwrite the vector of its capture."""
+        if self.capture is not None:
+            self.capture.vector.fill(0.0)
+
     def for_enrolment(self) -> EnrolmentLook:
         """The part that enrolment uses."""
         return EnrolmentLook(self.sighting.hand_present, self.hand, self.sighting.hint, self.capture)

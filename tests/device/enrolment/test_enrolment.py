@@ -1,5 +1,7 @@
 import base64
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,7 @@ from device.values.recognition import EnrolmentLook, HandName, PalmCapture
 from device.values.status import EnrolmentShown
 from link1.objects import GuideHint, Pad
 from models.thresholds import Thresholds
+from tests.device.state_scan import found_in_memory
 
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)
 SESSION_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
@@ -622,6 +625,58 @@ def test_the_body_is_the_json_it_would_be_otherwise(seed: int) -> None:
     ]
     assert [(item["hand"], item["quality_q"]) for item in body["hands"]] == [("L", 80), ("R", 7)]
     assert (body["token"], body["model_id"], len(body["consents"])) == (TOKEN, "m", 2)
+
+
+WRITER = """
+import sys
+import numpy as np
+from device.enrolment.session import write_enrolment
+from device.values.recognition import PalmCapture
+from link1.objects import Pad
+
+captures = []
+for seed in range(6):
+    vector = np.random.default_rng(seed).standard_normal(512).astype(np.float32)
+    captures.append(PalmCapture("L", vector, 90, Pad("pass", "x", 9000), 0))
+body = write_enrolment("t" * 20, "model-1", captures, [])
+body[:] = bytes(len(body))
+for capture in captures:
+    capture.vector.fill(0.0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_part_of_a_vector_stays_in_memory_after_its_body_is_overwritten() -> None:
+    needles: dict[str, bytes] = {}
+    for seed in range(6):
+        raw = np.random.default_rng(seed).standard_normal(512).astype("<f4").tobytes() + bytes(1)
+        first, second, third = np.frombuffer(raw, np.uint8).reshape(683, 3).T
+        parts = {
+            "first": first,
+            "second": second,
+            "third": third,
+            "first of four": first >> 2,
+            "second, high": (first & 3) << 4,
+            "second, low": second >> 4,
+            "third, high": (second & 15) << 2,
+            "third, low": third >> 6,
+            "fourth": third & 63,
+        }
+        # What is freed has its first bytes overwritten with the allocator's own.
+        needles |= {f"{seed} {name}": part[24:224].tobytes() for name, part in parts.items()}
+        needles |= {
+            f"{seed} {name}, wide": part[24:224].astype(np.intp).tobytes() for name, part in parts.items()
+        }
+        needles[f"{seed} raw"] = raw[32:1024]
+    command = [sys.executable, "-c", WRITER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        counts = found_in_memory(process.pid, list(needles.values()))
+        process.stdin.close()
+    assert [name for name, count in zip(needles, counts, strict=True) if count] == []
 
 
 EVENTS = st.lists(

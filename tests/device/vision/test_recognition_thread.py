@@ -32,6 +32,8 @@ DEADLINE_S = 10.0
 class Model:
     def __init__(self) -> None:
         self.broken = False
+        self.made: list[Vectors] = []
+        self.then: Callable[[], None] = lambda: None
         self.cores: list[set[int]] = []
         """Of each vector's thread, and of a helper that it starts."""
 
@@ -41,7 +43,9 @@ class Model:
         if self.broken:
             raise RuntimeError("session failed")
         vectors = np.zeros((len(crops), EMBEDDING_SIZE), np.float32)
-        vectors[:, 0] = 1.0
+        vectors[:, 0] = crops.any()
+        self.made.append(vectors)
+        self.then()
         return vectors
 
 
@@ -238,6 +242,42 @@ def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels])
             assert bench.thread.undelivered >= 3
             await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
             assert len(bench.ears.looks) == UNDELIVERED_MOST
+
+    asyncio.run(scenario())
+
+
+def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
+    held: list[Pixels], ground: Pixels
+) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+            bench.model.then = lambda: bench.thread.set_interest(Interest.IDLE, codes=False)
+            bench.show(held[0])
+            while bench.thread.examined == 0:
+                pass  # examined, but not yet taken by the loop
+            assert bench.model.made[0].any()
+            bench.show(ground)
+            await bench.ears.hear(lambda: bool(bench.ears.looks))
+            assert [look.interest for look in bench.ears.looks] == [Interest.IDLE]
+            assert not any(vectors.any() for vectors in bench.model.made)
+
+    asyncio.run(scenario())
+
+
+def test_the_vector_of_a_capture_that_the_loop_is_too_slow_for_is_overwritten(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+            for _ in range(UNDELIVERED_MOST + 2):
+                bench.show(held[0], after_ms=33)
+                examined = bench.thread.examined
+                while bench.thread.examined == examined:
+                    pass  # the loop is held up on purpose
+            while bench.thread.undelivered < 2:
+                pass
+            captured = [vectors for vectors in bench.model.made if vectors.any()]
+            assert len(captured) == UNDELIVERED_MOST
 
     asyncio.run(scenario())
 
