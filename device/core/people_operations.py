@@ -11,7 +11,7 @@ from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import IpcRefused
-from device.health import Health, HealthWord
+from device.health import NOT_SERVING, Health, HealthWord
 from device.platform.ipc import Handler, Packet, reply, reply_with
 from device.platform.roles import refusing
 from device.values import control
@@ -102,9 +102,11 @@ def people_operations(  # noqa: C901 - one function an operation
         return reply_with(control.PassAnswer(await passes.next_passage(asked.wait_ms / 1000)))
 
     async def rehearse(request: Packet) -> Packet:
-        _check_ready(health)
+        _check_serving(health)
         asked = control.NextAsked.from_obj(request.header)
-        return reply_with(control.PassAnswer(await passes.rehearse(asked.wait_ms / 1000)))
+        passage = await passes.rehearse(asked.wait_ms / 1000)
+        _check_serving(health)  # what came up while it waited for the hand counts too
+        return reply_with(control.PassAnswer(passage))
 
     return refusing(
         {
@@ -124,3 +126,11 @@ def people_operations(  # noqa: C901 - one function an operation
 def _check_ready(health: Health) -> None:
     if reason := why_not_captured(health):
         raise IpcRefused("not_ready", reason)
+
+
+def _check_serving(health: Health) -> None:
+    """A rehearsal says what the verdict would be; while every verdict abstains, it says why."""
+    _check_ready(health)
+    for word, detail in health.details.items():
+        if word in NOT_SERVING:
+            raise IpcRefused("not_ready", detail or str(word))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from device.passage.decision import Attempt, Outcome, score_q_of
+from device.passage.engine import CAPTURE_WINDOW_MS
 from device.trust.policy import Policy
 from device.values.control import Rehearsed, TrialPassage, VerdictSent
 from device.values.recognition import Sighting
@@ -113,6 +114,8 @@ class _Rehearsal:
         if sighting.hint is not None and str(sighting.hint) not in self._hints:
             self._hints.append(str(sighting.hint))
         outcome = self._attempt.add(sighting)
+        if outcome is None and sighting.at_ms - self._first_ms >= CAPTURE_WINDOW_MS:
+            outcome = self._attempt.conclude()  # as a passage does
         if outcome is not None:
             self.done.set_result(self._passage(outcome))
 
