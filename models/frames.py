@@ -1,6 +1,6 @@
 """One camera image, parsed once: everything downstream may rely on what a :class:`CameraFrame` promises."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import cv2
@@ -52,18 +52,20 @@ class CameraFrame:
 
     @classmethod
     def from_pixels(
-        cls, pixels: object, *, at_ms: int = 0, number: int = 0, nir: NirHalf = "none"
+        cls, pixels: object, *, at_ms: int = 0, number: int = 0, nir: NirHalf = "none", grey: bool = False
     ) -> "CameraFrame":
         """A frame of any array that holds an image: (H, W, 1) becomes (H, W), memory becomes contiguous.
 
-        ``nir``: the half of a picture, side by side with the other, that is near infrared.
+        ``nir``: the half of a picture, side by side with the other, that is near infrared. ``grey``: the
+        camera sees no colour, though its driver may give three channels.
         """
         if not isinstance(pixels, np.ndarray):
             raise PixelsError(f"a frame must be a numpy array, found {type(pixels).__name__}")
         if pixels.ndim == 3 and pixels.shape[2] == 1:
             pixels = pixels[:, :, 0]
         if nir == "none" or pixels.ndim < 2 or pixels.shape[1] < 2:
-            return cls(np.ascontiguousarray(pixels), at_ms, number)
+            frame = cls(np.ascontiguousarray(pixels), at_ms, number)
+            return replace(frame, pixels=as_grey(frame)) if grey else frame
         half = pixels.shape[1] // 2
         both = [np.ascontiguousarray(part) for part in (pixels[:, :half], pixels[:, -half:])]
         colour, infrared = both if nir == "right" else both[::-1]

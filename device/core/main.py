@@ -282,6 +282,7 @@ class Palmd:
             now_ms=clock.monotonic_ms,
             on_state=camera_changed,
             nir=config.camera.nir,
+            grey=config.camera.look == "nir",
         )
 
         # Functions for people

@@ -122,4 +122,5 @@ def _picture_here(config: DeviceConfig) -> MeasuredPicture:
     if not seen:
         raise CameraError("no picture came")
     landmarks, _ = wanted_landmarks(wanted=config.model.hand_weights)
-    return measure(CameraFrame.from_pixels(seen[-1], nir=config.camera.nir), landmarks)
+    frame = CameraFrame.from_pixels(seen[-1], nir=config.camera.nir, grey=config.camera.look == "nir")
+    return measure(frame, landmarks)

@@ -87,7 +87,8 @@ class CaptureThread:
 
     `open_camera` opens the source and may raise CameraError. `on_state` is called on the capture thread at
     each change of state (pass it on with `loop.call_soon_threadsafe`). `now_ms`: the monotonic clock that
-    stamps the frames. `nir`: the half of its pictures that is near infrared.
+    stamps the frames. `nir`: the half of its pictures that is near infrared. `grey`: the camera sees no
+    colour.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class CaptureThread:
         now_ms: Callable[[], int],
         on_state: Callable[[CameraState], None],
         nir: NirHalf = "none",
+        grey: bool = False,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         """`wait`: waits for an event, at most so many seconds."""
@@ -106,6 +108,7 @@ class CaptureThread:
         self._now_ms = now_ms
         self._on_state = on_state
         self._nir = nir
+        self._grey = grey
         self._wait = wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
@@ -174,7 +177,9 @@ class CaptureThread:
                 last_frame_ms = now_ms
                 self.frames += 1
                 self.slot.put(
-                    CameraFrame.from_pixels(pixels, at_ms=now_ms, number=self.frames, nir=self._nir)
+                    CameraFrame.from_pixels(
+                        pixels, at_ms=now_ms, number=self.frames, nir=self._nir, grey=self._grey
+                    )
                 )
                 self._enter(CameraCondition.OK, camera.description, "")
             elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:

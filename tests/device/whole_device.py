@@ -184,6 +184,7 @@ def make_device(
     model_dir: Path | None = None,
     model_id: str | None = None,
     liveness_dir: Path | None = None,
+    look: str = "rgb",
     fill_camera: bool = True,
 ) -> Device:
     """`model_id`: of the gallery's templates, where not the shipped model's."""
@@ -192,7 +193,7 @@ def make_device(
     camera = folder / "camera"
     config = DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
-        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, "rgb"),
+        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, look),
         link=LinkSection(str(folder / "cable"), 921_600),
         cloud=None,
         model=ModelSection(model_dir),

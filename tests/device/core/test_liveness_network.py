@@ -42,6 +42,14 @@ def test_a_network_of_ones_own_decides_too(tmp_path: Path, mean: float, result: 
     assert verdict.pad.res == ("pass" if result is VerdictResult.MATCH else "fail")
 
 
+def test_a_network_for_near_infrared_speaks_where_the_driver_gives_three_channels(tmp_path: Path) -> None:
+    network = write_pad_folder(tmp_path / "network", look="nir", input={"mean": [20.0]})
+    verdict, _ = answered(make_device(tmp_path, liveness_dir=network, look="nir"))
+    assert verdict.result is VerdictResult.MATCH
+    assert verdict.pad.mech.endswith("+net-bright-1")
+    assert "tint" not in verdict.pad.mech
+
+
 def test_a_spoilt_network_takes_recognition_away(tmp_path: Path) -> None:
     network = write_pad_folder(tmp_path / "network")
     (network / "pad.onnx").write_bytes(b"\0" + (network / "pad.onnx").read_bytes()[1:])

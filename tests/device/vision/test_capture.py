@@ -127,6 +127,19 @@ def test_a_module_with_two_sensors_gives_colour_and_near_infrared_in_one_frame()
     assert int(frame.nir.min()) == 90
 
 
+def test_a_camera_that_sees_no_colour_gives_grey_frames_whatever_its_driver_gives() -> None:
+    clock = Clock()
+    camera = Script(clock, [np.full((48, 64, 3), 90, np.uint8)])
+    slot = FrameSlot()
+    thread = CaptureThread(lambda: camera, slot, now_ms=clock, on_state=lambda _: None, grey=True)
+    thread.start()
+    frame = slot.take(DEADLINE_S)
+    thread.stop()
+    assert frame is not None
+    assert frame.pixels.shape == (48, 64)
+    assert (frame.pixels == 90).all()
+
+
 def test_frames_are_numbered_stamped_and_counted() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE] * 5)
