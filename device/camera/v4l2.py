@@ -22,6 +22,11 @@ SELECT_TIMEOUT_S = 1
 _AT_ONCE_S = 0.002
 _BUFFERS = 4
 """Frames that OpenCV may have waiting: so many empty ones may come at once."""
+_UNIFORM_S = 0.8
+"""A picture without detail that lasts so long is what the camera sees. Less than a read may take, so that it
+is no stall."""
+_COLOUR_FROM = 64
+"""Channels as far apart as this are no picture: YUYV of zeros is green."""
 
 # <linux/videodev2.h>: struct v4l2_capability is 104 bytes, device_caps at 88, capabilities at 84.
 _VIDIOC_QUERYCAP = 0x80685600
@@ -66,6 +71,7 @@ class V4L2Camera:
         self._now_s = now_s
         self._shape: tuple[int, ...] | None = None
         self._refused_at_once = 0
+        self._uniform_since_s: float | None = None
         self.skipped = 0
         self.description = description
 
@@ -121,12 +127,20 @@ class V4L2Camera:
         """Whether a frame that `read` reports as good holds a picture.
 
         OpenCV passes on frames that the driver marked corrupt: of another size, or with one value throughout
-        (a transfer of zeros). A camera in full darkness still has noise.
+        (a transfer of zeros). A camera that the sun blinds, or one without noise in full darkness, gives
+        nothing else for as long as that lasts.
         """
         if picture.size == 0 or picture.dtype != np.uint8:
             return False
         self._shape = self._shape or picture.shape
-        return picture.shape == self._shape and bool((picture[::8, ::8] != picture[0, 0]).any())
+        if picture.shape != self._shape:
+            return False
+        if bool((picture[::8, ::8] != picture[0, 0]).any()):
+            self._uniform_since_s = None
+            return True
+        now_s = self._now_s()
+        self._uniform_since_s = now_s if self._uniform_since_s is None else self._uniform_since_s
+        return bool(np.ptp(picture[0, 0]) < _COLOUR_FROM) and now_s - self._uniform_since_s >= _UNIFORM_S
 
 
 def open_v4l2(node: Path, fps: float, *, pair: bool = False) -> V4L2Camera:

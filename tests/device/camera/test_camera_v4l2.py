@@ -119,9 +119,27 @@ def test_corrupt_frames_are_skipped_and_counted() -> None:
 
 
 def test_a_camera_that_gives_only_corrupt_frames_is_a_stall() -> None:
-    made, _ = camera([(0.4, True, np.zeros((480, 640, 3), np.uint8))] * 3)
+    green = np.full((480, 640, 3), (0, 135, 0), np.uint8)  # YUYV of zeros
+    made, _ = camera([(0.4, True, green)] * 6)
     assert made.read() is None
-    assert made.skipped == 3
+    assert made.read() is None
+    assert made.skipped == 6
+
+
+@pytest.mark.parametrize("level", [0, 16, 255])
+@pytest.mark.parametrize("shape", [(480, 640, 3), (480, 640)])
+def test_a_camera_that_sees_one_brightness_for_long_gives_it(level: int, shape: tuple[int, ...]) -> None:
+    blinded = np.full(shape, level, np.uint8)
+    lit = np.random.default_rng(1).integers(0, 255, shape, np.uint8)
+    made, _ = camera([(0.25, True, one) for one in (lit, *[blinded] * 7, lit, blinded, lit)])
+    assert same(made.read(), lit)
+    assert same(made.read(), blinded)
+    assert made.skipped == 4, "what lasts less than a second is no picture"
+    assert same(made.read(), blinded)
+    assert same(made.read(), blinded)
+    assert same(made.read(), lit)
+    assert same(made.read(), lit), "and another second begins"
+    assert made.skipped == 5
 
 
 def test_large_pictures_are_scaled_down() -> None:
