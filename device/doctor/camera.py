@@ -82,8 +82,11 @@ def picture(case: Case) -> Finding:
         return not_checked("palmd may not be asked for it by this user")
     try:
         if case.status is None:
-            return judge(_picture_here(config))
-        return judge(MeasuredAnswer.from_obj(ask_core(config.control_socket, PICTURE_OP).header).picture)
+            measured = _picture_here(config)
+        else:
+            answer = ask_core(config.control_socket, PICTURE_OP).header
+            measured = MeasuredAnswer.from_obj(answer).picture
+        return judge(measured, config.camera.look)
     except (CameraError, IpcRefused) as error:
         if is_not_permitted(error):
             return not_checked(f"{config.camera.source} may not be opened by this user")
@@ -92,28 +95,37 @@ def picture(case: Case) -> Finding:
         return skip(f"palmd did not measure it: {error}", "are palmctl and palmd of one version?")
 
 
-def judge(picture: MeasuredPicture) -> Finding:
-    """The finding for these numbers."""
+def judge(picture: MeasuredPicture, look: str) -> Finding:
+    """The finding for these numbers of a camera of this look: of the hand where there is one, else of the
+    scene. Round a faultless hand the scene may be dark, and in near infrared it often is."""
     light = f"mean brightness {picture.mean} of 255"
-    if picture.mean < _DARK_MEAN or picture.dark_pct > 100 - _LOST_PCT:
-        return fail(
-            f"too dark: {light}", "switch on the lamp, uncover the lens, or give the place more light"
-        )
-    if picture.mean > _BRIGHT_MEAN or picture.bright_pct > _LOST_PCT:
-        return fail(
-            f"too bright: {light}, {picture.bright_pct} % of it white",
-            "keep sun and lamps out of the camera's view; turn the device or shade it",
-        )
     if picture.sharpness is None or picture.exposure is None:
-        return ok(f"{light}; for the focus hold an open hand before the camera and run this again")
+        poor = _poor_light(picture, light, look)
+        return poor or ok(f"{light}; for the focus hold an open hand before the camera and run this again")
     detail = f"{light}; the hand: sharpness {picture.sharpness}, exposure {picture.exposure} of 100"
+    if picture.exposure < _POOR:
+        poor = _poor_light(picture, light, look)
+        return poor or warn(detail, "more even light on the hand; no lamp behind it")
     if picture.sharpness < _POOR:
         return warn(
             detail, "wipe the window, hold the hand 10 to 15 cm away, turn the lens until it is sharp"
         )
-    if picture.exposure < _POOR:
-        return warn(detail, "more even light on the hand; no lamp behind it")
     return ok(detail)
+
+
+def _poor_light(picture: MeasuredPicture, light: str, look: str) -> Finding | None:
+    # A lamp of near infrared reaches the hand and little else.
+    said = warn if look == "nir" else fail
+    if picture.mean < _DARK_MEAN or picture.dark_pct > 100 - _LOST_PCT:
+        return said(
+            f"too dark: {light}", "switch on the lamp, uncover the lens, or give the place more light"
+        )
+    if picture.mean > _BRIGHT_MEAN or picture.bright_pct > _LOST_PCT:
+        return said(
+            f"too bright: {light}, {picture.bright_pct} % of it white",
+            "keep sun and lamps out of the camera's view; turn the device or shade it",
+        )
+    return None
 
 
 def _picture_here(config: DeviceConfig) -> MeasuredPicture:

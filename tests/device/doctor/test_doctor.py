@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,7 +19,7 @@ from device.doctor.camera import judge
 from device.doctor.case import Case, CheckResult, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.installation import ownership, provisioned
-from device.doctor.measured_picture import MeasuredPicture
+from device.doctor.measured_picture import MeasuredPicture, measure
 from device.doctor.running import gallery, hands
 from device.doctor.sandbox import sandbox, shares_network
 from device.doctor.service import attest, server
@@ -27,7 +28,10 @@ from device.trust.attestation import note_attested
 from device.trust.keystore import CREDENTIALS_FOLDER
 from device.trust.trust import reread
 from device.values.status import CableStatus
+from models.frames import CameraFrame
 from models.hand_landmarks import installed_landmarks, weights_folder
+from models.synthesis.person import make_person
+from models.synthesis.scene import random_pose, random_setting, render_frame
 from tests.device.factory import make_board, make_ca
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
@@ -136,18 +140,36 @@ def test_memory(machine: Case, left_kib: int, killed: int, result: CheckResult) 
 
 
 @pytest.mark.parametrize(
-    ("mean", "bright", "sharpness", "result"),
+    ("mean", "bright", "hand", "look", "result"),
     [
-        (120, 0, None, CheckResult.OK),
-        (120, 0, 90, CheckResult.OK),
-        (120, 0, 30, CheckResult.WARN),
-        (12, 0, None, CheckResult.FAIL),
-        (240, 80, 90, CheckResult.FAIL),
+        (120, 0, None, "rgb", CheckResult.OK),
+        (120, 0, (90, 100), "rgb", CheckResult.OK),
+        (120, 0, (30, 100), "rgb", CheckResult.WARN),
+        (120, 0, (90, 30), "rgb", CheckResult.WARN),
+        (12, 0, None, "rgb", CheckResult.FAIL),
+        (12, 0, (90, 30), "rgb", CheckResult.FAIL),
+        (12, 0, (90, 100), "rgb", CheckResult.OK),
+        (240, 80, None, "rgb", CheckResult.FAIL),
+        (240, 80, (90, 100), "rgb", CheckResult.OK),
+        (12, 0, None, "nir", CheckResult.WARN),
+        (240, 80, None, "nir", CheckResult.WARN),
     ],
 )
-def test_picture(mean: int, bright: int, sharpness: int | None, result: CheckResult) -> None:
-    exposure = None if sharpness is None else 100
-    assert judge(MeasuredPicture(mean, 0, bright, sharpness, exposure)).result is result
+def test_picture(
+    mean: int, bright: int, hand: tuple[int, int] | None, look: str, result: CheckResult
+) -> None:
+    sharpness, exposure = hand or (None, None)
+    assert judge(MeasuredPicture(mean, 0, bright, sharpness, exposure), look).result is result
+
+
+def test_a_faultless_hand_in_near_infrared_is_not_too_dark() -> None:
+    rng = np.random.default_rng(1)
+    pose, setting = random_pose(rng), random_setting(rng, 1)
+    pixels = render_frame(make_person(31_000_001), "L", pose, "nir", rng, setting=setting)
+    measured = measure(CameraFrame.from_pixels(pixels), None)
+    assert measured.dark_pct > 60, "without the hand this would be too dark"
+    found = judge(measured, "nir")
+    assert found.result is CheckResult.OK, found.detail
 
 
 def test_ownership_names_what_others_could_read(device: Device, case: Case) -> None:
