@@ -19,6 +19,7 @@ from link1.canonical import JsonObject
 from models.errors import PixelsError
 from models.frames import CameraFrame
 from models.hand import Hand, PartialHand
+from models.quality import COMPONENTS
 
 EVERY_MS: Final = 125
 """At most eight pictures a second."""
@@ -135,12 +136,13 @@ def _hand_obj(seen: Hand | PartialHand | None, scale: float) -> JsonObject | Non
 
 
 def _quality_obj(look: Look | None) -> JsonObject | None:
-    """0..100 each; the lowest counts."""
+    """0..100 each; the lowest counts. Sharp is what is so for recognition and for liveness, as in doctor."""
     quality = look.quality if look is not None else None
     if quality is None:
         return None
-    parts = ("sharpness", "exposure", "coverage", "pose", "motion")
-    return {"quality_q": quality.quality_q, **{name: round(getattr(quality, name)) for name in parts}}
+    parts: JsonObject = {name: round(getattr(quality, name)) for name in COMPONENTS}
+    parts["sharpness"] = round(min(quality.sharpness, quality.detail))
+    return {"quality_q": quality.quality_q, **parts}
 
 
 def _outline(hand: Hand, scale: float) -> list[list[int]]:

@@ -12,6 +12,7 @@ import pytest
 
 from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
+from models.quality import COMPONENTS
 from tests.device.status_makers import some_status
 from tools.palmctl import pages
 from tools.palmctl.pages import WORDS
@@ -103,6 +104,14 @@ def test_a_page_that_listens_everywhere_is_still_for_this_machine(core: Core) ->
         assert ask(page, "frame", token="x").status == 404
     finally:
         page.close()
+
+
+def test_the_preview_shows_every_component_of_the_quality_in_both_languages() -> None:
+    script = (STATIC / "preview.js").read_text(encoding="utf-8")
+    shown = re.search(r"const PARTS = (\[.*?\]);", script)
+    assert shown is not None
+    assert tuple(json.loads(shown[1])) == COMPONENTS
+    assert [name for name in COMPONENTS if not re.search(rf'"{name}": "\w+"', script)] == []
 
 
 @pytest.mark.parametrize("token", ["", "x", "A" * 32, "..", "%00"])

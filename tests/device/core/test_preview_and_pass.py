@@ -16,9 +16,12 @@ import httpx
 import numpy as np
 import pytest
 
-from device.enrolment.preview import EVERY_MS, Preview
+from device.enrolment.preview import EVERY_MS, Preview, draw
 from device.platform.ipc import ask_core
+from device.values.recognition import Sighting
+from device.vision.recognition import Interest, Look
 from models.frames import CameraFrame
+from models.quality import COMPONENTS, Quality
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
@@ -100,6 +103,14 @@ def test_a_picture_shows_where_the_hand_is_and_how_good_it_is(device: Device) ->
     assert told["pad"]["res"] in ("pass", "unknown")
     wait_until_the_hand_has_left(device)
     assert files(device.folder) == before
+
+
+def test_what_lowers_the_quality_is_shown() -> None:
+    parts: dict[str, float] = {name: 81.0 + at for at, name in enumerate(COMPONENTS)}
+    quality = Quality(44, **parts, detail=12.4, hint=None)
+    frame, seen = CameraFrame(np.zeros((48, 64, 3), np.uint8), 1_000, 1), Sighting(True, 1_000)
+    told, _ = draw(frame, Look(Interest.PREVIEW, 1, seen, quality=quality))
+    assert told["quality"] == {"quality_q": 44} | parts | {"sharpness": 12}
 
 
 def test_pictures_come_eight_a_second_at_most(device: Device) -> None:

@@ -1,7 +1,7 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const PARTS = ["sharpness", "exposure", "coverage", "pose", "motion"];
+const PARTS = ["sharpness", "exposure", "coverage", "pose", "occlusion", "motion"];
 const HINTS = {
   show_hand: "Show a palm to the camera", closer: "Come a little closer", farther: "Move the hand a little back",
   center: "Move the hand to the middle", open_hand: "Open the hand, fingers apart", hold_still: "Hold still",
@@ -30,7 +30,8 @@ const PORTUGUESE = {
   "Hold still": "Fique com a mão parada",
   "Take the hand away": "Retire a mão",
   "Thank you": "Obrigado",
-  "sharpness": "nitidez", "exposure": "exposição", "coverage": "cobertura", "pose": "posição", "motion": "movimento",
+  "sharpness": "nitidez", "exposure": "exposição", "coverage": "cobertura", "pose": "posição",
+  "occlusion": "oclusão", "motion": "movimento",
   "of": "de", "at": "em",
   "Left palm, good": "Palma esquerda, boa",
   "Right palm, good": "Palma direita, boa",
