@@ -13,7 +13,7 @@ can, and the operator's own network where there is one.
 - ``net-…``: the network of ``[liveness] model_dir`` (``models.pad_network``).
 
 ``mech`` names those that spoke. Evidence is gathered from the first sight of an open hand on, so that the
-first good frame can be judged.
+first good frame can be judged; what needs sharp frames counts from the first whose vector ties it to a palm.
 
 What it is not: none of this has been measured on real attacks, and a flawless replay without an edge in view
 passes a camera of one look. The figures in the tests are of simulated attacks, a regression test and no

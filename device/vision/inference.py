@@ -115,6 +115,8 @@ class InferenceThread:
             self.heartbeat_ms = self._now_ms()
             frame = self._slot.take(FRAME_WAIT_S)
             if frame is None:
+                if self._now_ms() - self._last_frame_ms > GAP_MS:
+                    self._recogniser.forget()  # no vector stays because the camera is away
                 continue
             try:
                 self._examine(frame, *self._wanted)

@@ -91,10 +91,10 @@ class Bench:
         self.slot = FrameSlot()
         self.model = Model()
         self.ears = Ears()
-        recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5)
+        self.recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5)
         self.thread = InferenceThread(
             self.slot,
-            recogniser,
+            self.recogniser,
             asyncio.get_running_loop(),
             self.ears,
             now_ms=lambda: self.now_ms,
@@ -242,6 +242,25 @@ def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels])
             assert bench.thread.undelivered >= 3
             await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
             assert len(bench.ears.looks) == UNDELIVERED_MOST
+
+    asyncio.run(scenario())
+
+
+def test_a_hand_is_forgotten_while_no_frames_come(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+            bench.show(held[0])
+            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+            loop, forgotten = asyncio.get_running_loop(), asyncio.Event()
+
+            def forget() -> None:
+                loop.call_soon_threadsafe(forgotten.set)
+
+            bench.recogniser.forget = forget  # type: ignore[method-assign]
+            bench.now_ms += 1_500
+            async with asyncio.timeout(DEADLINE_S):
+                await forgotten.wait()
 
     asyncio.run(scenario())
 
