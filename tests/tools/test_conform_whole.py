@@ -489,6 +489,34 @@ class OpensAlways(SimulatedValidator):
         return None
 
 
+class TakesItsTime(SimulatedValidator):
+    """Saves for two seconds before a decision goes out."""
+
+    time_ms = 0
+
+    def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
+        self.late: list[tuple[int, MessageType, JsonObject]] = []
+        super().__init__(end, **changes)
+
+    def _say(self, type_: MessageType, body: JsonObject) -> None:
+        if type_ is MessageType.DECISION:
+            self.late.append((self.time_ms + 2_000, type_, body))
+        else:
+            super()._say(type_, body)
+
+    def receive(self, data: bytes, now_ms: int) -> list[Any]:
+        self.time_ms = now_ms
+        return super().receive(data, now_ms)
+
+    def tick(self, now_ms: int) -> list[Any]:
+        while self.late and self.late[0][0] <= now_ms:
+            super()._say(*self.late.pop(0)[1:])
+        return super().tick(now_ms)
+
+    def next_deadline_ms(self) -> int:
+        return min([super().next_deadline_ms() or 2**53, *(at_ms for at_ms, _, _ in self.late)])
+
+
 class AnyIds(ValidatorEnd):
     def _read_verdict(self, wrapper: JsonObject) -> VerdictReceived:
         verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, DEVICE_KEY.public))
@@ -806,6 +834,14 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "trusts signatures": (says(trusting), {"opens.wrong_key", "opens.wrong_signature"}),
     "any ids": (
         lambda _: validator(OpensAlways, AnyIds),
+        {"opens.wrong_gate", "opens.wrong_dbd", "opens.wrong_device"},
+    ),
+    "trusts signatures, and takes its time": (
+        says(trusting, desk=TakesItsTime),
+        {"opens.wrong_key", "opens.wrong_signature"},
+    ),
+    "any ids, and takes its time": (
+        lambda _: validator(TakesItsTime, AnyIds),
         {"opens.wrong_gate", "opens.wrong_dbd", "opens.wrong_device"},
     ),
     "never says again": (desk(NeverSaysAgain), {"resolve.known"}),

@@ -99,6 +99,9 @@ def good_decision(bench: EndUnderTest, wrapper: JsonObject, mark: int) -> tuple[
     heard = decision_on(bench, wrapper, mark)
     if heard is None:
         raise Broken(f"no decision within {DECISION_MS} ms of the verdict")
+    bench.notes["decision_ms"] = max(
+        bench.notes.get("decision_ms", 0), heard.at_ms - bench.peer.heard[mark].at_ms
+    )
     try:
         decision = Decision.from_obj(verify_object(Kind.DECISION, heard.body, bench.setup.peer_key))
     except (FormatError, SignatureError) as error:
@@ -138,8 +141,12 @@ def _needs_opening(bench: EndUnderTest) -> None:
 
 
 def not_opened(bench: EndUnderTest, wrapper: JsonObject, mark: int, *, answered: bool) -> None:
-    """No decision on this verdict says actuated true; with `answered`, one says actuated false."""
-    heard = decision_on(bench, wrapper, mark, DECISION_MS if answered else QUIET_MS)
+    """No decision on this verdict says actuated true; with `answered`, one says actuated false.
+
+    Without it, none is waited for twice as long as the slowest decision of this run took: one that saves for
+    half a second before it opens takes as long to open wrongly."""
+    slow_ms = max(ANSWER_MS, 2 * int(bench.notes.get("decision_ms", 0)))
+    heard = decision_on(bench, wrapper, mark, DECISION_MS if answered else slow_ms)
     if heard is None:
         if answered:
             raise Broken(f"no decision within {DECISION_MS} ms; every verdict is answered")
@@ -328,9 +335,11 @@ def _refuses(
         asked, _ = next_request(bench)
         wrapper = make(bench, asked)
         mark = bench.peer.say("verdict", wrapper)
-        not_opened(bench, wrapper, mark, answered=answered)
-        mark = bench.peer.say_bytes(strange())
-        want_strange_error(bench, mark)
+        if answered:
+            not_opened(bench, wrapper, mark, answered=True)
+        want_strange_error(bench, bench.peer.say_bytes(strange()))
+        if not answered:
+            not_opened(bench, wrapper, mark, answered=False)
 
     return check
 
