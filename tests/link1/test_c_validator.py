@@ -47,6 +47,7 @@ from tests.link1.cable import (
     verdict_for,
     whole,
 )
+from tests.until import until
 from tools.kit.c_validator.driver import CValidator, running
 from tools.kit.link_pcap import Captured, Direction
 from tools.kit.pty_pair import PtyPair
@@ -112,6 +113,10 @@ class DeviceByHand:
                         return event
                 self._news.clear()
                 await self._news.wait()
+
+    async def all_arrived(self) -> None:
+        """Everything said is acknowledged."""
+        await asyncio.to_thread(until, lambda: self.end.link.idle, WITHIN_S)
 
     def say(self, verdict: Verdict | JsonObject) -> str:
         """Send a verdict, signed as it should be unless it is a wrapper already."""
@@ -340,6 +345,31 @@ def test_what_became_of_these_is_answered_also_after_a_restart(setting: Setting)
             assert not any(isinstance(event, UnknownReceived) for event in device.events), "a request is open"
             device.say(verdict_for(mine, seq=2))
             assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
+
+    asyncio.run(story())
+
+
+def test_a_verdict_that_was_asked_about_and_then_decided_is_not_unknown(setting: Setting) -> None:
+    """As after a reset: the device asks about its verdict, and gives it when the request comes again."""
+
+    async def story() -> None:
+        async with setting.joined("--manual") as (device, validator):
+            await device.saw(ReadyReceived)
+
+            async def decided(seq: int, *also: str) -> None:
+                verdict = verdict_for(await asked(device, validator), seq=seq)
+                ref = object_ref(sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY))
+                device.end.send_resolve([ref, *also])
+                device.pump.kick()
+                await device.all_arrived()  # a verdict would overtake the resolve
+                device.say(verdict)
+                assert (await device.saw(DecisionReceived)).decision.actuated
+
+            await decided(1, "f" * 32)
+            assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
+            await decided(2)
+            await asyncio.sleep(0.3)
+            assert not any(isinstance(event, UnknownReceived) for event in device.events)
 
     asyncio.run(story())
 

@@ -584,6 +584,15 @@ class DisownsForgotten(SimulatedValidator):
             self._end.send_unknown(unknown)
 
 
+class DisownsDecided(SimulatedValidator):
+    """Says unknown about all that it did not know when it was asked, as soon as its request has ended."""
+
+    def _answer_unknown(self) -> None:
+        if self._open is None and self._unresolved:
+            self._end.send_unknown(self._unresolved)
+            self._unresolved = ()
+
+
 class ForgetfulValidator(DisownsForgotten):
     def restarted(self) -> SimulatedValidator:
         return self.remake(DeskMemory())
@@ -846,6 +855,7 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     ),
     "never says again": (desk(NeverSaysAgain), {"resolve.known"}),
     "disowns what it forgot": (desk(DisownsForgotten), {"resolve.open", "resolve.many"}),
+    "disowns what it decided": (desk(DisownsDecided), {"resolve.then_verdict"}),
     "answers hints": (says(session(AnswersHints)), {"guide.unknown"}),
     "goes by the device's clock": (
         desk(ByTheClock),

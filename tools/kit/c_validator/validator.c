@@ -835,6 +835,31 @@ static void write_passage(const struct answer *a)
     end_signed(object, "svc.gate.passage.v1", "passage");
 }
 
+static int answered_at(const uint8_t ref[ID])
+{
+    for (int i = 0; i < REFS && (uint64_t)i < memory.decision_seq; i++)
+        if (memcmp(memory.answers[i].ref, ref, ID) == 0)
+            return i;
+    return -1;
+}
+
+/* Nothing was ever forgotten, so what is not found was never answered. */
+static bool remembers_all(void)
+{
+    return memory.decision_seq <= REFS;
+}
+
+/* Is `unknown` owed still? What was answered since it was asked about is not unknown. */
+static bool still_unknown(void)
+{
+    uint8_t kept = 0;
+    for (uint8_t i = 0; i < due.unknowns; i++)
+        if (remembers_all() && answered_at(due.unknown[i]) < 0)
+            memmove(due.unknown[kept++], due.unknown[i], ID);
+    due.unknowns = kept;
+    return kept > 0;
+}
+
 static void write_unknown(void)
 {
     put("{\"body\":{\"verdict_refs\":[");
@@ -903,7 +928,7 @@ static bool compose(uint64_t now)
         asked.sent = true;
         asked.sent_ms = now;
         port_told(REQUEST_SENT, "", NULL);
-    } else if (proven && due.unknowns && !asked.open) {
+    } else if (proven && !asked.open && still_unknown()) {
         write_unknown(); /* while a request is open one of them may be its verdict, and come yet */
         due.unknowns = 0;
     }
@@ -1260,14 +1285,6 @@ static void take_status(struct json body)
     }
 }
 
-static int answered_at(const uint8_t ref[ID])
-{
-    for (int i = 0; i < REFS && (uint64_t)i < memory.decision_seq; i++)
-        if (memcmp(memory.answers[i].ref, ref, ID) == 0)
-            return i;
-    return -1;
-}
-
 static void say_again(int place)
 {
     due.decisions |= UINT32_C(1) << place;
@@ -1384,7 +1401,7 @@ static void take_resolve(struct json body)
         int known = answered_at(ref[i]);
         if (known >= 0)
             say_again(known);
-        else if (memory.decision_seq <= REFS) /* nothing was ever forgotten, so this was never answered */
+        else
             memcpy(due.unknown[due.unknowns++], ref[i], ID);
     }
 }

@@ -414,6 +414,19 @@ def _resolve_unknown(bench: EndUnderTest) -> None:
     bench.want_quiet(("unknown", "decision"), mark, 500)
 
 
+def _resolve_then_verdict(bench: EndUnderTest) -> None:
+    """The reset cut the verdict off: it is asked about, and comes when its request is repeated."""
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    wrapper = verdict_for(bench, asked)
+    mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
+    bench.peer.say("verdict", wrapper)
+    _, signed = good_decision(bench, wrapper, mark)
+    bench.peer.listen(ANSWER_MS)
+    for heard in bench.peer.heard[mark:]:
+        _judge_resolved(heard, {object_ref(wrapper): signed})
+
+
 def _resolve_many(bench: EndUnderTest) -> None:
     """More answers than one `resolve` asks about. A forgotten one is met with silence; `unknown` says that it
     was not acted on, which of the first is not true."""
@@ -666,6 +679,12 @@ VALIDATOR_RULES = (
         "unknown …: not while a request of its own for that txn is open",
         "no unknown while a request is open",
         _resolve_unknown,
+    ),
+    _rule(
+        "resolve.then_verdict",
+        "unknown {verdict_refs} for what it knows that it has not acted on and never will",
+        "no unknown about a verdict that it opened for after it was asked",
+        _resolve_then_verdict,
     ),
     _rule(
         "guide.unknown",
