@@ -309,6 +309,19 @@ def test_what_was_never_acted_on_is_unknown() -> None:
     assert UnknownReceived(("0" * 32,)) in gate.at_device
 
 
+def test_after_a_change_of_the_key_what_is_not_remembered_is_met_with_silence() -> None:
+    gate = Gate()
+    ref = gate.say(verdict_for(gate.arm(), seq=7))
+    first = gate.decisions()[0].to_obj()
+    again = Gate(memory=gate.saved[-1].under_key(STRANGER_KEY.kid), seed=8)
+    again.device.send_resolve([ref, "f" * 32])
+    again.cable.run(1_000)
+    assert [decision.to_obj() for decision in again.decisions()] == [first]
+    assert not any(isinstance(event, UnknownReceived) for event in again.at_device)
+    again.say(verdict_for(again.arm(), seq=7))
+    assert (again.decisions()[-1].actuated, again.decisions()[-1].decision_seq) == (False, 1)
+
+
 def test_unknown_waits_while_a_request_is_open_whose_verdict_it_may_be() -> None:
     gate = Gate()
     asked = gate.arm()

@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from link1.canonical import b64_encode
+from link1.canonical import JsonObject, b64_encode
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
 from link1.errors import FormatError
@@ -20,10 +22,12 @@ from link1.events import Proven, RequestReceived
 from link1.frames import Frame, FrameKind, encode_frame
 from link1.keys import SigningKey
 from link1.objects import (
+    Decision,
     ErrorCode,
     GalleryMark,
     GuideHint,
     Pad,
+    Passage,
     Request,
     Verdict,
     VerdictResult,
@@ -153,7 +157,7 @@ def test_passages_are_reported_one_line_each_and_counters_survive(tmp_path: Path
     assert passages[0]["hints"] == ["show_hand"]
     assert [line["event"] for line in lines if "event" in line][:2] == ["link_up", "request"]
     key = read_key(tmp_path / "dbd.key")
-    memory = load_memory(state_path(tmp_path / "dbd.key"), key.kid)
+    memory = load_memory(state_path(tmp_path / "dbd.key"), key.public)
     assert (memory.decision_seq, memory.dbd_event_seq, memory.highest_verdict_seq) == (2, 1, 2)
 
     # Restarted: the device's counter begins again at 1, which the validator remembers having acted on.
@@ -227,14 +231,66 @@ def test_key_files(tmp_path: Path) -> None:
     assert "--generate" in absent.stderr
 
 
-def test_counters_are_kept_for_one_key_and_a_damaged_file_is_not_taken_for_none(tmp_path: Path) -> None:
+KEYS = [SigningKey.from_seed(bytes([number]) * 32) for number in (1, 2)]
+REF = "ab" * 16
+
+
+def signed_memory(key: SigningKey) -> DeskMemory:
+    """Of a validator with a turn sensor that opened once."""
+    decision = Decision("0" * 32, "g", "d", "A" * 22 + "==", REF, "ok", "LIBERAR", True, 1, 1)
+    passage = Passage("0" * 32, "d", "g", REF, True, "giro", 2, 1)
+    memory = DeskMemory(device_kid=DEVICE_KEY.kid)
+    memory = memory.with_decision(REF, sign_object(Kind.DECISION, decision.to_obj(), key), 5)
+    return memory.with_passage(REF, sign_object(Kind.PASSAGE, passage.to_obj(), key))
+
+
+def test_another_key_has_its_own_counters_and_what_was_acted_on_stays_known(tmp_path: Path) -> None:
     path = tmp_path / "k.state.json"
-    save_memory(path, "a" * 32, DeskMemory(decision_seq=7))
-    assert load_memory(path, "a" * 32).decision_seq == 7
-    assert load_memory(path, "b" * 32) == DeskMemory()
+    old, new = KEYS
+    memory = signed_memory(old)
+    save_memory(path, old.kid, memory)
+    assert load_memory(path, old.public) == memory
+    changed = load_memory(path, new.public)
+    assert (changed.decision_seq, changed.dbd_event_seq, changed.highest_verdict_seq) == (0, 0, 5)
+    assert changed.find(REF) == memory.find(REF)
+    # As many answers as decisions again: some are the other key's, and older ones may have gone.
+    later = changed.with_decision("cd" * 16, memory.answered[0].decision, None)
+    assert not replace(later, answered=later.answered[1:]).complete
+    save_memory(path, new.kid, changed)
+    assert load_memory(path, new.public) == changed
+    back = load_memory(path, old.public)
+    assert (back.decision_seq, back.dbd_event_seq) == (1, 1), "none is used twice, as far as is known"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda memory: memory.update(decision_seq=0),
+        lambda memory: memory.update(dbd_event_seq=0),
+        lambda memory: memory["answered"][0].update(verdict_ref="cd" * 16),
+        lambda memory: memory["answered"][0]["decision"].update(sig_b64="A" * 86 + "=="),
+        lambda memory: memory["answered"][0]["decision"]["decision_obj"].update(actuated=False),
+        lambda memory: memory["answered"][0]["decision"].update(decision_obx=1),
+        lambda memory: memory["answered"][0]["passage"]["passage"].update(passed=False),
+    ],
+)
+def test_a_damaged_file_is_not_taken(tmp_path: Path, spoil: Callable[[JsonObject], None]) -> None:
+    path = tmp_path / "k.state.json"
+    save_memory(path, KEYS[0].kid, signed_memory(KEYS[0]))
+    file = json.loads(path.read_text())
+    spoil(file["memory"])
+    path.write_text(json.dumps(file))
+    with pytest.raises(FormatError, match=r"is damaged .*; restore it"):
+        load_memory(path, KEYS[0].public)
+
+
+def test_a_file_that_was_cut_off_is_not_taken_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "k.state.json"
+    save_memory(path, KEYS[0].kid, DeskMemory(decision_seq=7))
+    assert load_memory(path, KEYS[0].public).decision_seq == 7
     path.write_text(path.read_text()[:-5])
     with pytest.raises(FormatError, match="damaged"):
-        load_memory(path, "a" * 32)
+        load_memory(path, KEYS[0].public)
 
 
 def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:

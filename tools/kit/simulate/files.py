@@ -6,8 +6,8 @@ from pathlib import Path
 
 from link1 import members
 from link1.canonical import b64_decode, read_strict
-from link1.errors import FormatError
-from link1.keys import KEY_BYTES, SigningKey
+from link1.errors import FormatError, SignatureError
+from link1.keys import KEY_BYTES, PublicKey, SigningKey
 from link1.plain_file import read_plain_file
 from link1.validator.memory import DeskMemory
 
@@ -42,10 +42,10 @@ def state_path(key_file: Path) -> Path:
     return key_file.with_name(key_file.name + ".state.json")
 
 
-def load_memory(path: Path, kid: str) -> DeskMemory:
-    """The counters kept at `path`; counters of another key do not count, so a new key starts at 0.
+def load_memory(path: Path, key: PublicKey) -> DeskMemory:
+    """What is kept at `path`; a new key's counters start at 0, and what was acted on before stays so.
 
-    Raises FormatError for a file that cannot be read: counters must not restart by accident.
+    Raises FormatError for a file that is damaged: counters must not restart by accident.
     """
     try:
         data = read_plain_file(path, MAX_STATE_BYTES)
@@ -53,13 +53,23 @@ def load_memory(path: Path, kid: str) -> DeskMemory:
         return DeskMemory()
     try:
         obj = read_strict(data, max_bytes=MAX_STATE_BYTES)
-        if members.text(obj, "dbd_kid", members.HEX32) != kid:
-            return DeskMemory()
-        return DeskMemory.from_obj(members.nested(obj, "memory"))
-    except FormatError as error:
+        kid = members.text(obj, "dbd_kid", members.HEX32)
+        memory = DeskMemory.from_obj(members.nested(obj, "memory"))
+        _check(memory, kid, key)
+    except (FormatError, SignatureError) as error:
         raise FormatError(
             f"{path} is damaged ({error}); restore it, or remove it together with its key"
         ) from None
+    return memory if kid == key.kid else memory.under_key(key.kid)
+
+
+def _check(memory: DeskMemory, kid: str, key: PublicKey) -> None:
+    """Raises FormatError or SignatureError for what the validator with the key `kid` cannot have written."""
+    decision_seq, dbd_event_seq = memory.last_kept(kid)
+    if memory.decision_seq < decision_seq or memory.dbd_event_seq < dbd_event_seq:
+        raise FormatError("a counter is below what was signed with it")
+    for answer in memory.answered:
+        answer.verify(key)
 
 
 def save_memory(path: Path, kid: str, memory: DeskMemory) -> None:

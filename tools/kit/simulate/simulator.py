@@ -89,7 +89,7 @@ class Simulator:
             gate_id=setup.gate_id,
             key=setup.key,
             decide=setup.decide,
-            memory=load_memory(path, setup.key.kid),
+            memory=load_memory(path, setup.key.public),
             save=lambda memory: save_memory(path, setup.key.kid, memory),
             wall_ms=lambda: time.time_ns() // 1_000_000,
             random=os.urandom,

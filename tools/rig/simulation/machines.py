@@ -483,7 +483,7 @@ class ValidatorMachine:
 
     async def _serve(self) -> None:
         path = self.disk.state / "dbd.key.state.json"
-        memory = load_memory(path, DBD_KEY.kid)
+        memory = load_memory(path, DBD_KEY.public)
         chance = random.Random(self._chance.random())  # noqa: S311 - a simulation's
         end = ValidatorEnd(
             dbd_id=DBD_ID,
