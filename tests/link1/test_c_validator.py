@@ -29,6 +29,7 @@ from link1.events import (
     UnknownReceived,
 )
 from link1.frames import BadFrameError, Channel, Frame, FrameKind, decode_frame, encode_frame
+from link1.keys import SigningKey
 from link1.link_states import DownReason
 from link1.objects import ErrorCode, GuideHint, Request, Verdict
 from link1.signed import Kind, object_ref, sign_object
@@ -137,9 +138,11 @@ class Setting:
         self.manipulate: Manipulator = whole
 
     @asynccontextmanager
-    async def joined(self, *more: str, **changes: Any) -> AsyncIterator[tuple[DeviceByHand, CValidator]]:
+    async def joined(
+        self, *more: str, own_key: SigningKey = VALIDATOR_KEY, **changes: Any
+    ) -> AsyncIterator[tuple[DeviceByHand, CValidator]]:
         key = self.folder / "dbd.key"
-        key.write_bytes(VALIDATOR_KEY.seed)
+        key.write_bytes(own_key.seed)
         with PtyPair(directory=self.folder) as pair:
             device = DeviceByHand(pair.left, self.manipulate, **changes)
             task = asyncio.create_task(device.pump.run())
@@ -372,6 +375,66 @@ def test_a_verdict_that_was_asked_about_and_then_decided_is_not_unknown(setting:
             assert not any(isinstance(event, UnknownReceived) for event in device.events)
 
     asyncio.run(story())
+
+
+def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(setting: Setting) -> None:
+    both = pinned(VALIDATOR_KEY.public, STRANGER_KEY.public)
+
+    async def resolved(device: DeviceByHand, *refs: str) -> None:
+        device.end.send_resolve(refs)
+        device.pump.kick()
+        await device.all_arrived()
+        await asyncio.sleep(0.3)
+        answers = (UnknownReceived, DecisionReceived)
+        assert not any(isinstance(event, answers) for event in device.events)
+
+    async def story() -> None:
+        async with setting.joined("--manual") as (device, validator):
+            ref = device.say(verdict_for(await asked(device, validator), seq=7))
+            assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
+        async with setting.joined("--manual", own_key=STRANGER_KEY, validator_keys=both) as (
+            device,
+            validator,
+        ):
+            await device.saw(ReadyReceived)
+            await resolved(device, ref, "f" * 32)
+            device.say(verdict_for(await asked(device, validator), seq=7))
+            assert (await told_verdict(validator))["said"] == "old_seq"
+            assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
+        (setting.folder / "state").unlink()
+        async with setting.joined("--manual", "--forgot") as (device, validator):
+            await device.saw(ReadyReceived)
+            await resolved(device, ref, "f" * 32)
+
+    asyncio.run(story())
+
+
+def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting) -> None:
+    async def story() -> None:
+        async with setting.joined("--manual") as (device, validator):
+            device.say(verdict_for(await asked(device, validator)))
+            await device.saw(DecisionReceived)
+
+    asyncio.run(story())
+    state = setting.folder / "state"
+    whole_file = state.read_bytes()
+    options = ["--port", str(setting.folder / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64,
+               "--key-file", str(setting.folder / "dbd.key"), "--state", str(state), "--dbd-id", "dbd-1",
+               "--gate-id", "gate-1", "--passages", "0"]  # fmt: skip
+
+    def started() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([setting.program, *options], capture_output=True, text=True, check=False)
+
+    assert started().returncode == 0, "as it was written it is taken"
+    rng = random.Random(8)
+    for place in [*rng.sample(range(200), 30), *rng.sample(range(len(whole_file)), 20)]:
+        damaged = bytearray(whole_file)
+        damaged[place] ^= 1 << rng.randrange(8)
+        state.write_bytes(damaged)
+        done = started()
+        assert (done.returncode, "restore it" in done.stderr) == (2, True), place
+    state.write_bytes(whole_file[:-1])
+    assert started().returncode == 2
 
 
 def test_every_verdict_is_decided_once_over_a_bad_cable(setting: Setting) -> None:

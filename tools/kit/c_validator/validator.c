@@ -74,9 +74,10 @@ struct answer {
 
 /* Survives restarts and power loss; saved whole before anything is sent or moved. */
 struct memory {
-    uint8_t device_kid[ID];
+    uint8_t device_kid[ID], own_kid[ID];
     uint64_t decision_seq, event_seq, highest_verdict_seq;
     struct answer answers[REFS]; /* that of decision_seq s in place (s − 1) % REFS */
+    uint8_t forgot; /* verdicts were answered that decision_seq does not count: nothing is `unknown` */
 };
 
 enum news { LINK_UP, LINK_DOWN, STATUS, GUIDE, REQUEST_SENT, REQUEST_ENDED, VERDICT, PASSAGE, REFUSED };
@@ -846,7 +847,7 @@ static int answered_at(const uint8_t ref[ID])
 /* Nothing was ever forgotten, so what is not found was never answered. */
 static bool remembers_all(void)
 {
-    return memory.decision_seq <= REFS;
+    return !memory.forgot && memory.decision_seq <= REFS;
 }
 
 /* Is `unknown` owed still? What was answered since it was asked about is not unknown. */
@@ -1504,6 +1505,14 @@ static bool validator_begin(void)
         memcpy(memory.device_kid, device_kid, ID);
         memory.highest_verdict_seq = 0;
     }
+    if (memcmp(memory.own_kid, own_kid, ID) != 0) {
+        /* Another key starts its counters, and cannot sign again what the one before it signed; the highest
+           verdict_seq is the device's, and stays. */
+        memory.forgot = memory.forgot || memory.decision_seq > 0;
+        memcpy(memory.own_kid, own_kid, ID);
+        memory.decision_seq = memory.event_seq = 0;
+        memset(memory.answers, 0, sizeof memory.answers);
+    }
     return true;
 }
 
@@ -1665,13 +1674,13 @@ static size_t port_unsent(void)
     return cable_fd >= 0 && ioctl(cable_fd, TIOCOUTQ, &held) == 0 && held > 0 ? (size_t)held : 0;
 }
 
-/* The state file: a mark with the format's number, own kid, then the memory as this machine lays it out. */
-static const char MARK[8] = "LINK1-1";
-
-static bool write_all(int fd, const void *data, size_t size)
-{
-    return write(fd, data, size) == (ssize_t)size;
-}
+/* The state file: a mark with the format's number, the memory as this machine lays it out, SHA-256 of both. */
+struct state_file {
+    char mark[8];
+    struct memory memory;
+    uint8_t digest[32];
+};
+static const char MARK[8] = "LINK1-2";
 
 static bool port_save(const struct memory *m)
 {
@@ -1682,8 +1691,12 @@ static bool port_save(const struct memory *m)
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0)
         return false;
-    bool good = write_all(fd, MARK, sizeof MARK) && write_all(fd, own_kid, ID) && write_all(fd, m, sizeof *m) &&
-                fsync(fd) == 0;
+    struct state_file file;
+    memset(&file, 0, sizeof file);
+    memcpy(file.mark, MARK, sizeof MARK);
+    memcpy(&file.memory, m, sizeof *m);
+    crypto_hash_sha256(file.digest, (const uint8_t *)&file, offsetof(struct state_file, digest));
+    bool good = write(fd, &file, sizeof file) == (ssize_t)sizeof file && fsync(fd) == 0;
     good = close(fd) == 0 && good && rename(fresh, state_path) == 0;
     char *slash = strrchr(fresh, '/');
     if (slash != NULL)
@@ -1695,20 +1708,31 @@ static bool port_save(const struct memory *m)
     return good;
 }
 
-/* No file is a validator that never decided; anything but this key's own state is refused. */
+/* What composing an answer relies on: its words are looked up, and its nonce is copied. */
+static bool sound(const struct memory *m)
+{
+    for (int i = 0; i < REFS && (uint64_t)i < m->decision_seq; i++) {
+        const struct answer *a = &m->answers[i];
+        if (a->nonce_len < 16 || a->nonce_len > NONCE || a->reason >= sizeof REASONS / sizeof *REASONS ||
+            a->cause >= sizeof CAUSES / sizeof *CAUSES)
+            return false;
+    }
+    return true;
+}
+
+/* No file is a validator that never decided; one that is not as it was written is refused. */
 static bool load_state(void)
 {
-    struct {
-        char mark[sizeof MARK];
-        uint8_t kid[ID];
-        struct memory memory;
-    } file;
+    struct state_file file = {.mark = ""};
+    uint8_t digest[32];
     int fd = open(state_path, O_RDONLY);
     if (fd < 0)
         return errno == ENOENT;
-    bool good = read(fd, &file, sizeof file) == (ssize_t)sizeof file && memcmp(file.mark, MARK, sizeof MARK) == 0 &&
-                memcmp(file.kid, own_kid, ID) == 0;
+    bool good = read(fd, &file, sizeof file) == (ssize_t)sizeof file;
     close(fd);
+    crypto_hash_sha256(digest, (const uint8_t *)&file, offsetof(struct state_file, digest));
+    good = good && memcmp(file.mark, MARK, sizeof MARK) == 0 && memcmp(file.digest, digest, sizeof digest) == 0 &&
+           sound(&file.memory);
     if (good)
         memory = file.memory;
     return good;
@@ -1955,10 +1979,11 @@ static int usage(const char *what)
 {
     fprintf(stderr,
             "%s\nvalidator --port PATH --device-pub-b64 KEY --key-file FILE --state FILE --dbd-id ID --gate-id ID\n"
-            "          [--ttl-ms N] [--passages N] [--passage-sensor] [--manual]\n"
+            "          [--ttl-ms N] [--passages N] [--passage-sensor] [--manual] [--forgot]\n"
             "validator --self-test | --judge | --sizes\n"
             "FILE of the key: 32 raw bytes. While it runs, letters on standard input: a asks for a hand, c cancels,\n"
-            "r resets the link, q ends. Without --manual it asks by itself.\n",
+            "r resets the link, q ends. Without --manual it asks by itself. With --forgot, for a box that takes the\n"
+            "place of another and has not its state, it says `unknown` about no verdict.\n",
             what);
     return 2;
 }
@@ -1972,9 +1997,10 @@ int main(int argc, char **argv)
         {"ttl-ms", required_argument, NULL, 't'},   {"passages", required_argument, NULL, 'n'},
         {"passage-sensor", no_argument, NULL, 'P'}, {"manual", no_argument, NULL, 'm'},
         {"self-test", no_argument, NULL, 'T'},      {"judge", no_argument, NULL, 'J'},
-        {"sizes", no_argument, NULL, 'S'},          {NULL, 0, NULL, 0}};
+        {"sizes", no_argument, NULL, 'S'},          {"forgot", no_argument, NULL, 'f'},
+        {NULL, 0, NULL, 0}};
     const char *port = NULL;
-    bool device = false, key = false;
+    bool device = false, key = false, forgot = false;
     size_t size;
     if (sodium_init() < 0)
         return usage("libsodium does not start");
@@ -1993,6 +2019,7 @@ int main(int argc, char **argv)
         case 'n': passages_left = strtoul(optarg, NULL, 10); count_passages = true; break;
         case 'P': me.passage_sensor = true; break;
         case 'm': manual = true; break;
+        case 'f': forgot = true; break;
         case 'T': return golden() ? 0 : 1;
         case 'J': judge_lines(); return 0;
         case 'S': sizes(); return 0;
@@ -2003,9 +2030,10 @@ int main(int argc, char **argv)
         return usage("an option is missing, or a key is none");
     if (ttl_ms < 500 || ttl_ms > 60000)
         return usage("--ttl-ms is 500 to 60000");
-    kid_of(me.seed_and_key + 32, own_kid);
     if (!load_state())
-        return usage("the state file is unreadable, or another key's; a validator that forgets may open twice");
+        return usage("the state file is damaged or of another version: restore it, or give this validator another "
+                     "key and begin without it and with --forgot; one that forgets may answer twice");
+    memory.forgot = memory.forgot || forgot;
     if (!validator_begin())
         return usage("the device's key is no usable key");
     signal(SIGTERM, interrupt);
