@@ -90,6 +90,12 @@ class EndLine:
         self._out.clear()
         self.end.port_opened(self.time_ms)
 
+    def leave_alone(self, for_ms: int) -> None:
+        """Nobody reads meanwhile, and what the end said is lost, as on a serial port."""
+        until_ms = self.time_ms + for_ms
+        while self.time_ms < until_ms:
+            self.read(until_ms)
+
     def read(self, until_ms: int) -> bytes:
         self._pump()
         while not self._out and self.time_ms < until_ms:
@@ -481,7 +487,13 @@ class SimulatedOwner:
 
 
 def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False) -> EndUnderTest:
-    """A bench that can try everything; its wall clock goes with the simulated time."""
+    return on_line(end, sensor=sensor)[0]
+
+
+def on_line(
+    end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False
+) -> tuple[EndUnderTest, EndLine]:
+    """A bench that can try everything, and its line; its wall clock goes with the simulated time."""
     line = EndLine(end)
     role, own_id, own, peer, peer_id = (
         (Role.VALIDATOR, DBD_ID, VALIDATOR_KEY, DEVICE_KEY, DEVICE_ID)
@@ -505,14 +517,17 @@ def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False
     bench = make_bench(setup, line, Counters(), wall_ms, random.Random(9).randbytes)
     if hand is not None:
         hand.wait = bench.peer.listen
-    return bench
+    return bench, line
 
 
 def findings_of(
-    end: SimulatedDevice | SimulatedValidator, *only: str, sensor: bool = False
+    end: SimulatedDevice | SimulatedValidator, *only: str, sensor: bool = False, alone_ms: int = 0
 ) -> list[RuleFinding]:
+    """`alone_ms`: how long the end has been on its port before somebody is at the other end."""
     role = Role.DEVICE if isinstance(end, SimulatedDevice) else Role.VALIDATOR
-    return list(run_rules(bench_for(end, sensor=sensor), chosen(rules_for(role), only)))
+    bench, line = on_line(end, sensor=sensor)
+    line.leave_alone(alone_ms)
+    return list(run_rules(bench, chosen(rules_for(role), only)))
 
 
 def not_passed(findings: list[RuleFinding]) -> dict[str, str]:

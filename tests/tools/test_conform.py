@@ -1,13 +1,18 @@
 """The conformance test: our own ends pass every rule, and what cannot be tried is not passed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from link1.canonical import JsonObject
+from link1.device_end import DeviceEnd
 from link1.envelope import Role
 from link1.validator.desk import STALE
 from link1.validator.end import ValidatorEnd
 from tests.tools.conform_ends import (
+    SimulatedDevice,
     SimulatedValidator,
     bench_for,
     device,
@@ -31,6 +36,26 @@ def test_without_a_turn_sensor_the_rules_on_it_are_not_tried() -> None:
         untried = not_passed(findings_of(end))
         assert {id_.split(".")[0] for id_ in untried} <= {"passage", "restart"}
         assert all(text.startswith("NOT TRIED") for text in untried.values())
+
+
+@pytest.mark.parametrize("make", [device, validator])
+@pytest.mark.parametrize("alone_ms", [100, 1_100])
+def test_an_end_that_resets_before_it_is_met_passes(
+    make: Callable[[], SimulatedDevice | SimulatedValidator], alone_ms: int
+) -> None:
+    """RST comes every 500 ms while nobody is there, and so in the first session that a rule begins."""
+    for first in ("handshake.unknown_key", "handshake.wrong_key", "decision.full", "message.sent", "session"):
+        assert not_passed(findings_of(make(), first, alone_ms=alone_ms)) == {}
+
+
+class KeepsRevokedSession(DeviceEnd):
+    def keys_changed(self, now_ms: int) -> list[Any]:
+        return []
+
+
+def test_an_rst_from_before_the_session_is_none_for_a_revoked_key() -> None:
+    findings = findings_of(device(end=KeepsRevokedSession), "key.revoked_in_use", alone_ms=1_100)
+    assert [finding.result for finding in findings] == [RuleResult.FAIL]
 
 
 def test_a_run_is_the_same_every_time() -> None:

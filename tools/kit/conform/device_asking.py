@@ -204,9 +204,10 @@ def _restart_remembers(bench: EndUnderTest) -> None:
 def _revoked_in_use(bench: EndUnderTest) -> None:
     """The last rule: with the key gone there is nothing more to try."""
     bench.prove()
+    mark = bench.peer.mark
     bench.do(Deed.REVOKE)
     wanted_ms = bench.setup.wait_ms
-    if bench.peer.wait(lambda h: h.frame.kind is FrameKind.RST, wanted_ms, 0) is None:
+    if bench.peer.wait(lambda h: h.frame.kind is FrameKind.RST, wanted_ms, mark) is None:
         raise Broken(f"the proven session goes on, {wanted_ms} ms after the key was revoked")
     _unpaired_now(bench)
 
