@@ -4,8 +4,12 @@ What it may open for is tried rule by rule; its frames and its JSON are judged a
 """
 
 import asyncio
+import os
+import pty
 import random
+import select
 import subprocess
+import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -131,6 +135,13 @@ class DeviceByHand:
         return object_ref(wrapper)
 
 
+def options_of(folder: Path, port: str) -> list[str]:
+    return [
+        *("--port", port, "--device-pub-b64", DEVICE_KEY.public.b64, "--key-file", str(folder / "dbd.key")),
+        *("--state", str(folder / "state"), "--dbd-id", "dbd-1", "--gate-id", "gate-1"),
+    ]
+
+
 class Setting:
     def __init__(self, program: Path, folder: Path) -> None:
         self.program = program
@@ -141,15 +152,11 @@ class Setting:
     async def joined(
         self, *more: str, own_key: SigningKey = VALIDATOR_KEY, **changes: Any
     ) -> AsyncIterator[tuple[DeviceByHand, CValidator]]:
-        key = self.folder / "dbd.key"
-        key.write_bytes(own_key.seed)
+        (self.folder / "dbd.key").write_bytes(own_key.seed)
         with PtyPair(directory=self.folder) as pair:
             device = DeviceByHand(pair.left, self.manipulate, **changes)
             task = asyncio.create_task(device.pump.run())
-            options = [
-                "--port", pair.right, "--device-pub-b64", DEVICE_KEY.public.b64, "--key-file", str(key),
-                "--state", str(self.folder / "state"), "--dbd-id", "dbd-1", "--gate-id", "gate-1", *more,
-            ]  # fmt: skip
+            options = [*options_of(self.folder, pair.right), *more]
             try:
                 async with running(self.program, *options) as validator:
                     yield device, validator
@@ -180,6 +187,26 @@ def opened(validator: CValidator) -> int:
 def test_golden_frames_and_signature(program: Path) -> None:
     done = subprocess.run([program, "--self-test"], capture_output=True, text=True, check=True)
     assert "BAD" not in done.stdout
+
+
+def test_the_port_is_raw_whatever_the_last_program_left(program: Path, tmp_path: Path) -> None:
+    near, far = pty.openpty()
+    left = termios.tcgetattr(far)
+    left[0] |= termios.IXON | termios.IXOFF | termios.IXANY | termios.INPCK
+    left[2] |= termios.CRTSCTS | termios.CSTOPB
+    termios.tcsetattr(far, termios.TCSANOW, left)
+    (tmp_path / "dbd.key").write_bytes(VALIDATOR_KEY.seed)
+    options = options_of(tmp_path, os.ttyname(far))
+    running_there = subprocess.Popen([program, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        until(lambda: select.select([near], [], [], 0)[0], WITHIN_S)  # it has said its first RST
+        found = termios.tcgetattr(far)
+    finally:
+        running_there.communicate(b"q", timeout=WITHIN_S)
+        os.close(near)
+        os.close(far)
+    flow = termios.IXON | termios.IXOFF | termios.IXANY | termios.INPCK
+    assert (found[0] & flow, found[2] & (termios.CRTSCTS | termios.CSTOPB)) == (0, 0)
 
 
 def test_it_fits_a_small_microcontroller(program: Path) -> None:
@@ -418,9 +445,7 @@ def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting)
     asyncio.run(story())
     state = setting.folder / "state"
     whole_file = state.read_bytes()
-    options = ["--port", str(setting.folder / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64,
-               "--key-file", str(setting.folder / "dbd.key"), "--state", str(state), "--dbd-id", "dbd-1",
-               "--gate-id", "gate-1", "--passages", "0"]  # fmt: skip
+    options = [*options_of(setting.folder, str(setting.folder / "absent")), "--passages", "0"]
 
     def started() -> "subprocess.CompletedProcess[str]":
         return subprocess.run([setting.program, *options], capture_output=True, text=True, check=False)

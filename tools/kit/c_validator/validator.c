@@ -1040,8 +1040,8 @@ static void clear_session(const char *why)
 {
     if (shake.state == PROVEN)
         port_told(LINK_DOWN, why, NULL);
-    if (out.done > 0 && out.done < out.len)
-        out.zero_first = true; /* the rest of a frame begun is given up */
+    if (out.done < out.len)
+        out.zero_first = true; /* a frame is given up: begun, or not begun and with the 0x00 for one before it */
     out.len = out.done = out.size = 0;
     out.next_mid = 0;
     out.leaving = out.timed = false;
@@ -1782,7 +1782,9 @@ static bool open_cable(const char *path)
     if (cable_fd < 0)
         return false;
     if (flock(cable_fd, LOCK_EX | LOCK_NB) == 0 && tcgetattr(cable_fd, &t) == 0) {
-        cfmakeraw(&t);
+        cfmakeraw(&t); /* which leaves flow control, parity checks and stop bits as the last program had them */
+        t.c_iflag &= ~(tcflag_t)(IXOFF | IXANY | INPCK);
+        t.c_cflag &= ~(tcflag_t)(CSTOPB | CRTSCTS);
         t.c_cflag |= CLOCAL | CREAD;
         cfsetspeed(&t, B921600);
         if (tcsetattr(cable_fd, TCSANOW, &t) == 0)
@@ -1897,6 +1899,20 @@ static bool same_frame(uint8_t kind, uint8_t sess, uint16_t mid, const char *pay
     return good;
 }
 
+/* A frame that is given up when it has begun, then one that is given up before: the third has its 0x00 first. */
+static bool zero_after_given_up(void)
+{
+    put_frame(PING, 1, 0, 0, 1, NULL, 0);
+    out.done = 5;
+    clear_session("");
+    put_frame(PING, 1, 0, 0, 1, NULL, 0);
+    clear_session("");
+    put_frame(PING, 1, 0, 0, 1, NULL, 0);
+    bool good = out.frame[0] == 0;
+    printf("%s 0x00 after frames given up\n", good ? "good" : "BAD ");
+    return good;
+}
+
 static bool golden(void)
 {
     static const char TAGS[] = "\1\2\3\4\5\6\7\10\21\22\23\24\25\26\27\30";
@@ -1925,6 +1941,7 @@ static bool golden(void)
     good &= same_frame(PING, 1, 0, "", 0, "030106020101010601803ff3eb00");
     good &= same_frame(ACK, 1, 5, "", 0, "03010202010205060172bb151300");
     good &= same_frame(DATA, 0x11, 0, "{\"v\":1}", 7, "030101021101010d017b2276223a317db187a03700");
+    good &= zero_after_given_up();
     return good;
 }
 
