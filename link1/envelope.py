@@ -123,18 +123,17 @@ def read_message(data: bytes, sender: Role, channel: Channel | None) -> Message:
     except FormatError as error:
         raise MessageRefused(ErrorCode.MALFORMED, ABOUT_MESSAGE, str(error)) from None
     version, name, body = obj.get("v"), obj.get("type"), obj.get("body")
-    # An error is never answered, so it has to be known as one, also where the rest cannot be read.
-    about = MessageType.ERROR if name == MessageType.ERROR else ABOUT_MESSAGE
+    # The type first: an error is never answered, however the rest reads, and the answer names the type.
+    type_ = MessageType(name) if isinstance(name, str) and name in RULES else None
+    about = ABOUT_MESSAGE if type_ is None else type_
     if type(version) is not int:
         raise MessageRefused(ErrorCode.MALFORMED, about, "member v is not an integer")
     if version != 1:
         raise MessageRefused(ErrorCode.UNSUPPORTED_VERSION, about, "only v 1 is spoken here")
     if set(obj) != {"v", "type", "body"} or not isinstance(name, str) or not isinstance(body, dict):
         raise MessageRefused(ErrorCode.MALFORMED, about, "a message has the members v, type, body")
-    try:
-        type_ = MessageType(name)
-    except ValueError:
-        raise MessageRefused(ErrorCode.UNSUPPORTED_TYPE, ABOUT_MESSAGE, "no such type") from None
+    if type_ is None:
+        raise MessageRefused(ErrorCode.UNSUPPORTED_TYPE, ABOUT_MESSAGE, "no such type")
     rule = RULES[type_]
     if sender not in rule.senders:
         raise MessageRefused(ErrorCode.UNSUPPORTED_TYPE, type_, f"{type_} is not sent by the {sender}")

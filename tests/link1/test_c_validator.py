@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from link1.canonical import JsonObject
+from link1.channels import Outgoing
 from link1.device_end import DeviceEnd
-from link1.envelope import MessageRefused, MessageType, Role, encode_message, read_message
+from link1.envelope import RULES, MessageRefused, MessageType, Role, encode_message, read_message
 from link1.events import (
     CancelReceived,
     DecisionReceived,
@@ -308,6 +309,25 @@ def test_it_refuses_what_does_not_hold(setting: Setting) -> None:
     asyncio.run(story())
 
 
+def test_what_cannot_be_read_is_answered_about_its_type_and_an_error_never(setting: Setting) -> None:
+    async def story() -> None:
+        async with setting.joined("--manual") as (device, _):
+            await device.saw(ReadyReceived)
+            for member in (b'"v":2', b'"v":1,"of_later":1', b'"v":true', b'"v":1,"body":[]'):
+                body = b"" if b"body" in member else b'"body":{},'
+                for type_ in (b"error", b"resolve"):
+                    text = b"{" + body + b'"type":"' + type_ + b'",' + member + b"}"
+                    device.end.link.send(Channel.CONTROL, Outgoing("x", text))
+                device.pump.kick()
+                said: ErrorReceived = await device.saw(ErrorReceived)
+                assert (said.about, said.code) == (
+                    "resolve",
+                    "unsupported_version" if b"2" in member else "malformed",
+                )
+
+    asyncio.run(story())
+
+
 def test_cancelled_replaced_late_and_expired_requests(setting: Setting) -> None:
     async def story() -> None:
         async with setting.joined("--manual", "--ttl-ms", "500") as (device, validator):
@@ -516,12 +536,14 @@ def verdict_of_ours(data: bytes) -> str:
     try:
         return read_message(data, Role.DEVICE, Channel.CONTROL).type.value
     except MessageRefused as refused:
-        # What is only on the wrong channel is a readable envelope; the judge does not know the channel.
-        return (
-            refused.about
-            if refused.about in ("guide", "mail", "mail_ack", "mail_none")
-            else refused.code.value
-        )
+        if refused.about not in ("guide", "mail", "mail_ack", "mail_none"):
+            return refused.code.value
+        its_own = MessageType(refused.about)
+    # What is only on the wrong channel is a readable envelope; the judge does not know the channel.
+    try:
+        return read_message(data, Role.DEVICE, RULES[its_own].channel).type.value
+    except MessageRefused as refused:
+        return refused.code.value
 
 
 STRANGE = [

@@ -44,13 +44,16 @@ MALFORMED = {
     "trailing bytes": b'{"v":1,"type":"cancel","body":{}}x',
     "depth 17": b'{"v":1,"type":"cancel","body":' + b'{"a":' * 15 + b"{}" + b"}" * 15 + b"}",
 }
+TYPE_READ = ("true is not 1", "no v", "no body", "body no object", "member too many")
+"""Those of a form that can be read: the error names the type."""
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed(data: bytes) -> None:
     with pytest.raises(MessageRefused) as refused:
         read(data)
-    assert (refused.value.code, refused.value.about) == ("malformed", "message")
+    about = "cancel" if data in map(MALFORMED.get, TYPE_READ) else "message"
+    assert (refused.value.code, refused.value.about) == ("malformed", about)
 
 
 def test_depth_16_is_read() -> None:
@@ -63,6 +66,9 @@ def test_another_version_is_told_from_a_malformed_message_whatever_else_it_holds
     with pytest.raises(MessageRefused) as refused:
         read(b'{"v":' + version + b',"something":"else"}')
     assert (refused.value.code, refused.value.about) == ("unsupported_version", "message")
+    with pytest.raises(MessageRefused) as refused:
+        read(b'{"v":' + version + b',"type":"cancel"}')
+    assert (refused.value.code, refused.value.about) == ("unsupported_version", "cancel")
 
 
 @pytest.mark.parametrize(

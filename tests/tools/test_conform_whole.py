@@ -25,10 +25,10 @@ from link1.bodies import Hello
 from link1.canonical import JsonObject
 from link1.channels import ChannelReceiver, Taken
 from link1.device_end import DeviceEnd
-from link1.envelope import Message, MessageType, Role
+from link1.envelope import Message, MessageRefused, MessageType, Role
 from link1.errors import FormatError
 from link1.events import ErrorReceived, Proven, RequestReceived
-from link1.frames import Frame, FrameKind, cobs_decode
+from link1.frames import Channel, Frame, FrameKind, cobs_decode
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
 from link1.objects import ErrorCode, Verdict
@@ -614,6 +614,18 @@ class AnswersErrors(Session):
         return []
 
 
+def knows_no_unreadable_error(patch: Patch) -> None:
+    sound = link1.envelope.read_message
+
+    def read(data: bytes, sender: Role, channel: Channel | None) -> Message:
+        try:
+            return sound(data, sender, channel)
+        except MessageRefused as refused:
+            raise MessageRefused(refused.code, "message", "") from None
+
+    patch.setattr(link1.session, "read_message", read)
+
+
 class AnswersHints(Session):
     def _read_hint(self, data: bytes) -> list[Any]:
         self.send_error(ErrorCode.MALFORMED, "guide")
@@ -675,6 +687,7 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
         session(AnswersErrors),
         {"envelope.error_unanswered"},
     ),
+    "answers errors that it cannot read": (knows_no_unreadable_error, {"envelope.error_unanswered"}),
     "spaces in its JSON": (wide_json, {"handshake.hello", "envelope.canonical"}),
     "a hello of another gate": (with_members("hello", gate_id="elsewhere"), {"handshake.hello"}),
     "a proof that does not hold": (spoilt("prove"), {"handshake.prove"}),

@@ -1451,15 +1451,18 @@ static const char *judge(struct json message, size_t *which)
     int64_t v;
     int members;
     *which = TYPE_COUNT;
-    if (message.end - message.at > MAX_MESSAGE || !is_message(message) || !integer(get(message, "v"), -MOST, MOST, &v))
+    if (message.end - message.at > MAX_MESSAGE || !is_message(message))
+        return "malformed";
+    struct json type = get(message, "type"), body = member_of(message, "body", &members);
+    /* The type first: an error is never answered, however the rest reads, and the answer names what it is about. */
+    for (*which = 0; *which < TYPE_COUNT && !is_text(type, TYPES[*which].name);)
+        ++*which;
+    if (!integer(get(message, "v"), -MOST, MOST, &v))
         return "malformed";
     if (v != 1)
         return "unsupported_version";
-    struct json type = get(message, "type"), body = member_of(message, "body", &members);
     if (members != 3 || type.at == NULL || *type.at != '"' || body.at == NULL || *body.at != '{')
         return "malformed";
-    for (*which = 0; *which < TYPE_COUNT && !is_text(type, TYPES[*which].name);)
-        ++*which;
     return *which == TYPE_COUNT || TYPES[*which].type == T_FOREIGN ? "unsupported_type" : NULL;
 }
 

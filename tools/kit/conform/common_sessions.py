@@ -27,6 +27,12 @@ ALSO_SAID = {
     "another version": ("unsupported_type",),
 }
 """Other codes for what is wrong in two ways, of which an end may see either first."""
+UNREADABLE_ERRORS = (
+    b'{"body":{"about":"message","code":"malformed"},"type":"error","v":2}',
+    b'{"body":{"about":"message","code":"malformed"},"of_later":1,"type":"error","v":1}',
+    b'{"body":[],"type":"error","v":1}',
+)
+"""Errors all the same: two ends that answered each other's would never come to an end."""
 SLACK_MS = 700
 """For a machine that is slow to be scheduled."""
 
@@ -140,6 +146,8 @@ def _error_unanswered(bench: EndUnderTest) -> None:
     bench.peer.listen(100)
     mark = bench.peer.say("error", {"code": "malformed", "about": "message"})
     bench.peer.say("error", {"code": 7})
+    for text in UNREADABLE_ERRORS:
+        bench.peer.say_bytes(text)
     bench.want_quiet(("error",), mark)
     bench.barrier()
 
