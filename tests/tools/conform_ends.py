@@ -444,19 +444,20 @@ def validator(
 
 @dataclass
 class StringHand:
-    """Shows a hand to a simulated device; it leaves by itself, and `away` waits for that."""
+    """Shows a hand to a simulated device; the machine takes `leaves_ms` to take it away."""
 
     line: EndLine
-    wait: Callable[[int], None] = lambda _ms: None
+    leaves_ms: int = 100
     settles_ms: int = 1_000
     tireless: bool = True
 
     def show(self) -> None:
         self.line.end.hand_comes(self.line.time_ms, stays_ms=60_000)
 
-    def away(self) -> None:
+    def away(self) -> Callable[[], bool]:
         self.line.end.hand_leaves(self.line.time_ms)
-        self.wait(100)
+        gone_ms = self.line.time_ms + self.leaves_ms
+        return lambda: self.line.time_ms >= gone_ms
 
 
 @dataclass
@@ -515,8 +516,6 @@ def on_line(
     )
     wall_ms = lambda: WALL_MS + line.time_ms  # noqa: E731 (one line)
     bench = make_bench(setup, line, Counters(), wall_ms, random.Random(9).randbytes)
-    if hand is not None:
-        hand.wait = bench.peer.listen
     return bench, line
 
 

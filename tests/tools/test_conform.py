@@ -14,10 +14,12 @@ from link1.validator.end import ValidatorEnd
 from tests.tools.conform_ends import (
     SimulatedDevice,
     SimulatedValidator,
+    StringHand,
     bench_for,
     device,
     findings_of,
     not_passed,
+    on_line,
     validator,
 )
 from tools.kit.conform.rules import RuleResult
@@ -78,6 +80,13 @@ def test_every_rule_says_where_it_comes_from() -> None:
 class OpensForNobody(SimulatedValidator):
     def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
         super().__init__(end, decide=lambda _verdict: STALE, **changes)
+
+
+def test_a_machine_may_take_its_time_to_take_a_hand_away() -> None:
+    """Longer than the silence after which a device resets the link."""
+    bench, line = on_line(device())
+    bench.setup = replace(bench.setup, hand=StringHand(line, leaves_ms=2_500))
+    assert not_passed(list(run_rules(bench, chosen(rules_for(Role.DEVICE), ["resolve.many"])))) == {}
 
 
 def test_a_validator_that_opens_for_nobody_is_not_tried_rather_than_passed() -> None:

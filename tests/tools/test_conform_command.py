@@ -10,6 +10,7 @@ import pytest
 from link1.envelope import Role
 from link1.errors import FormatError
 from tests.tools.conform_ends import DEVICE_KEY
+from tests.until import until
 from tools.kit.c_validator.driver import NoCompilerError, build
 from tools.kit.conform.counters import Counters, load_counters
 from tools.kit.conform.hands import HandError, ProgramHand
@@ -174,15 +175,17 @@ def test_counters_are_kept_and_a_damaged_file_is_not_taken_for_none(tmp_path: Pa
 def test_a_program_may_show_hands(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = tmp_path / "hand"
-    program.write_text(f'#!/bin/sh\necho "$1" >> {log}\n')
+    program.write_text(f'#!/bin/sh\nsleep 0.2\necho "$1" >> {log}\n')
     program.chmod(0o755)
     hand = ProgramHand(str(program))
     hand.show()
-    hand.away()
+    gone = hand.away()
+    assert not gone(), "it is at work, and the session is kept alive meanwhile"
+    until(gone)
     assert log.read_text().split() == ["show", "away"]
     with pytest.raises(HandError, match="absent show"):
         ProgramHand(str(tmp_path / "absent")).show()
     failing = ProgramHand("false")
     failing.show()
     with pytest.raises(HandError, match="exit code 1"):
-        failing.away()
+        until(failing.away())

@@ -1,6 +1,7 @@
 """`palmctl dbd conform` against our own daemon: a process, generated palms, a virtual cable."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,8 +50,8 @@ class FilmHand:
         self.device.show(self.film)
         self.gone_at_s = time.monotonic() + (len(self.film) + 3) / CAMERA_FPS + 0.3
 
-    def away(self) -> None:
-        time.sleep(max(0.0, self.gone_at_s - time.monotonic()))
+    def away(self) -> Callable[[], bool]:
+        return lambda: time.monotonic() >= self.gone_at_s
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     if bench.setup.revoked is not None:
         _complaint(bench, story, "revoked", "decision", _signed_by(bench, wrapper, bench.setup.revoked))
     story.full_queue = _full_queue(bench, ask_again)
-    bench.need_hand().away()
+    bench.take_hand_away()
     # A reset with the verdict unanswered: it is asked about, and not pushed.
     bench.prove()
     story.resolved.append(_resolved(bench, object_ref(wrapper)))
@@ -193,7 +193,7 @@ def _second_passage(bench: EndUnderTest, story: TwoPassages) -> None:
         for name, make in WRONG_PASSAGES.items():
             _complaint(bench, story, f"passage {name}", "passage", make(bench, wrapper))
     _answer(bench, story, wrapper, at_ms=2**53 - 1)
-    bench.need_hand().away()
+    bench.take_hand_away()
 
 
 def _heard_bodies(bench: EndUnderTest, type_: str, mark: int) -> list[JsonObject]:
@@ -472,7 +472,7 @@ def _resolves_many(bench: EndUnderTest) -> None:
     bench.prove()
     for _ in range(MANY):
         _verdict(bench, story)
-        hand.away()
+        bench.take_hand_away()
     open_refs = {object_ref(wrapper): wrapper for wrapper in story.verdicts}
     bench.prove()
     mark, asked = 0, list[str]()
@@ -525,7 +525,7 @@ def _nobody_asked(bench: EndUnderTest) -> None:
     hand = bench.need_hand()
     hand.show()
     bench.want_quiet(("verdict",), mark, hand.settles_ms)
-    hand.away()
+    bench.take_hand_away()
 
 
 def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:

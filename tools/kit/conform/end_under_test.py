@@ -44,8 +44,8 @@ class HandSource(Protocol):
         """Let a palm appear and be held; returns at once."""
         ...
 
-    def away(self) -> None:
-        """Take it away; returns when it is gone."""
+    def away(self) -> Callable[[], bool]:
+        """Begin to take it away; what is returned answers True once it is gone."""
         ...
 
 
@@ -275,6 +275,12 @@ class EndUnderTest:
         if self.setup.hand is None:
             raise NotTried("needs a hand; run again with --hand or --hand-source")
         return self.setup.hand
+
+    def take_hand_away(self) -> None:
+        """The session is kept alive while a machine takes its time."""
+        gone = self.need_hand().away()
+        while not gone():
+            self.peer.listen(HOOK_POLL_MS)
 
     def do(self, deed: Deed) -> None:
         """Have something done to the end under test. Raises NotTried where this is not possible."""

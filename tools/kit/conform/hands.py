@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tools.kit.conform.end_under_test import DEEDS, Deed
@@ -35,13 +35,15 @@ class OperatorHand:
     def show(self) -> None:
         self.tell("Hold a palm before the device now, and keep it there.")
 
-    def away(self) -> None:
+    def away(self) -> Callable[[], bool]:
+        """Waits: every rule begins a session of its own after this."""
         self.confirm("Take the hand away, then press Enter.")
+        return lambda: True
 
 
 @dataclass
 class ProgramHand:
-    """Starts `COMMAND show`, and later waits for it and runs `COMMAND away`."""
+    """Starts `COMMAND show`, and `COMMAND away` once that has ended and the hand is to leave."""
 
     command: str
     settles_ms: int = PROGRAM_MS
@@ -51,11 +53,16 @@ class ProgramHand:
     def show(self) -> None:
         self._showing = self._start("show")
 
-    def away(self) -> None:
+    def away(self) -> Callable[[], bool]:
+        steps = self._leaving()
+        return lambda: next(steps, True)
+
+    def _leaving(self) -> Iterator[bool]:
+        """False as long as the hand is there."""
         if self._showing is not None:
-            self._end("show", self._showing)
+            yield from self._ending("show", self._showing)
         self._showing = None
-        self._end("away", self._start("away"))
+        yield from self._ending("away", self._start("away"))
 
     def _start(self, what: str) -> "subprocess.Popen[bytes]":
         try:
@@ -63,17 +70,22 @@ class ProgramHand:
         except (OSError, ValueError) as error:
             raise HandError(f"--hand-source: {self.command} {what}: {error}") from None
 
-    def _end(self, what: str, process: "subprocess.Popen[bytes]") -> None:
-        try:
-            code = process.wait(HAND_PROGRAM_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise HandError(
-                f"--hand-source: {self.command} {what} took over {HAND_PROGRAM_S:.0f} s"
-            ) from None
+    def _ending(self, what: str, process: "subprocess.Popen[bytes]") -> Iterator[bool]:
+        called, until_s = f"--hand-source: {self.command} {what}", time.monotonic() + HAND_PROGRAM_S
+        while (code := _code_of(process, until_s, called)) is None:
+            yield False
         if code != 0:
-            raise HandError(f"--hand-source: {self.command} {what} ended with exit code {code}")
+            raise HandError(f"{called} ended with exit code {code}")
+
+
+def _code_of(process: "subprocess.Popen[bytes]", until_s: float, called: str) -> int | None:
+    """Its exit code, None while it is at work; raises HandError when it is so for too long."""
+    code = process.poll()
+    if code is None and time.monotonic() > until_s:
+        process.kill()
+        process.wait()
+        raise HandError(f"{called} took over {HAND_PROGRAM_S:.0f} s")
+    return code
 
 
 @dataclass(frozen=True)
@@ -90,11 +102,7 @@ class ProgramHook:
         until_s = time.monotonic() + HAND_PROGRAM_S
 
         def finished() -> bool | None:
-            code = process.poll()
-            if code is None and time.monotonic() > until_s:
-                process.kill()
-                process.wait()
-                raise HandError(f"--hook: {self.command} {deed} took over {HAND_PROGRAM_S:.0f} s")
+            code = _code_of(process, until_s, f"--hook: {self.command} {deed}")
             if code not in (None, 0, CANNOT):
                 raise HandError(f"--hook: {self.command} {deed} ended with exit code {code}")
             return None if code is None else code == 0
