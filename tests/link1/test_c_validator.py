@@ -449,9 +449,10 @@ def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(se
             assert (await told_verdict(validator))["said"] == "old_seq"
             assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
         (setting.folder / "state").unlink()
-        async with setting.joined("--manual", "--forgot") as (device, validator):
-            await device.saw(ReadyReceived)
-            await resolved(device, ref, "f" * 32)
+        for option in (["--forgot"], []):
+            async with setting.joined("--manual", *option) as (device, validator):
+                await device.saw(ReadyReceived)
+                await resolved(device, ref, "f" * 32)
 
     asyncio.run(story())
 

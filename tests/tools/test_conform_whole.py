@@ -585,12 +585,17 @@ class DisownsForgotten(SimulatedValidator):
 
 
 class DisownsDecided(SimulatedValidator):
-    """Says unknown about all that it did not know when it was asked, as soon as its request has ended."""
+    """Says unknown about all that it did not know when it was asked, as soon as a request ends without a
+    verdict."""
 
     def _answer_unknown(self) -> None:
-        if self._open is None and self._unresolved:
+        pass
+
+    def _close_request(self, why: str) -> list[Any]:
+        if self._unresolved:
             self._end.send_unknown(self._unresolved)
             self._unresolved = ()
+        return super()._close_request(why)
 
 
 class ForgetfulValidator(DisownsForgotten):
@@ -1017,6 +1022,7 @@ class WaitsForStatus(ValidatorEnd):
 LAWFUL: dict[str, Callable[[Patch], End]] = {
     "a device that talks": lambda _: conform_ends.device(kind=SaysAll, passage_sensor=True),
     "a validator that waits": lambda _: validator(end=WaitsForStatus, passage_sensor=True),
+    "a validator that takes its time": lambda _: validator(TakesItsTime, passage_sensor=True),
     **{
         f"{role}: {change.__name__}": patched(change, role, passage_sensor=True)
         for change in (about_message, names_fewer, first_copy, judges_with_the_proof)

@@ -2056,6 +2056,8 @@ int main(int argc, char **argv)
     memory.forgot = memory.forgot || forgot;
     if (!validator_begin())
         return usage("the device's key is no usable key");
+    if (forgot && !port_save(&memory)) /* so that it is said once */
+        return usage("the state file cannot be written");
     signal(SIGTERM, interrupt);
     signal(SIGINT, interrupt);
     signal(SIGPIPE, SIG_IGN);

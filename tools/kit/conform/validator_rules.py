@@ -415,13 +415,18 @@ def _resolve_unknown(bench: EndUnderTest) -> None:
 
 
 def _resolve_then_verdict(bench: EndUnderTest) -> None:
-    """The reset cut the verdict off: it is asked about, and comes when its request is repeated."""
+    """A reset cut the verdict off: it is asked about, and comes when its request is repeated. `unknown` would
+    be said once no request is open; so the next one, if it comes, is ended."""
     _needs_opening(bench)
     asked, _ = next_request(bench)
     wrapper = verdict_for(bench, asked)
     mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
     bench.peer.say("verdict", wrapper)
     _, signed = good_decision(bench, wrapper, mark)
+    later = bench.peer.message("request", ANSWER_MS, mark)
+    if later is not None:
+        txn_id = later.body.get("request", {}).get("txn_id")
+        bench.peer.say("error", {"code": "expired", "about": "request", "txn_id": txn_id})
     bench.peer.listen(ANSWER_MS)
     for heard in bench.peer.heard[mark:]:
         _judge_resolved(heard, {object_ref(wrapper): signed})
