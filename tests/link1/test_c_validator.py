@@ -136,7 +136,7 @@ class DeviceByHand:
         return object_ref(wrapper)
 
 
-def options_of(folder: Path, port: str) -> list[str]:
+def called_with(folder: Path, port: str) -> list[str]:
     return [
         *("--port", port, "--device-pub-b64", DEVICE_KEY.public.b64, "--key-file", str(folder / "dbd.key")),
         *("--state", str(folder / "state"), "--dbd-id", "dbd-1", "--gate-id", "gate-1"),
@@ -157,7 +157,7 @@ class Setting:
         with PtyPair(directory=self.folder) as pair:
             device = DeviceByHand(pair.left, self.manipulate, **changes)
             task = asyncio.create_task(device.pump.run())
-            options = [*options_of(self.folder, pair.right), *more]
+            options = [*called_with(self.folder, pair.right), *more]
             try:
                 async with running(self.program, *options) as validator:
                     yield device, validator
@@ -197,7 +197,7 @@ def test_the_port_is_raw_whatever_the_last_program_left(program: Path, tmp_path:
     left[2] |= termios.CRTSCTS | termios.CSTOPB
     termios.tcsetattr(far, termios.TCSANOW, left)
     (tmp_path / "dbd.key").write_bytes(VALIDATOR_KEY.seed)
-    options = options_of(tmp_path, os.ttyname(far))
+    options = called_with(tmp_path, os.ttyname(far))
     running_there = subprocess.Popen([program, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         until(lambda: select.select([near], [], [], 0)[0], WITHIN_S)  # it has said its first RST
@@ -466,7 +466,7 @@ def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting)
     asyncio.run(story())
     state = setting.folder / "state"
     whole_file = state.read_bytes()
-    options = [*options_of(setting.folder, str(setting.folder / "absent")), "--passages", "0"]
+    options = [*called_with(setting.folder, str(setting.folder / "absent")), "--passages", "0"]
 
     def started() -> "subprocess.CompletedProcess[str]":
         return subprocess.run([setting.program, *options], capture_output=True, text=True, check=False)

@@ -55,7 +55,7 @@ def load_memory(path: Path, key: PublicKey) -> DeskMemory:
         obj = read_strict(data, max_bytes=MAX_STATE_BYTES)
         kid = members.text(obj, "dbd_kid", members.HEX32)
         memory = DeskMemory.from_obj(members.nested(obj, "memory"))
-        _check(memory, kid, key)
+        _check_memory(memory, kid, key)
     except (FormatError, SignatureError) as error:
         raise FormatError(
             f"{path} is damaged ({error}); restore it, or remove it together with its key"
@@ -63,7 +63,7 @@ def load_memory(path: Path, key: PublicKey) -> DeskMemory:
     return memory if kid == key.kid else memory.under_key(key.kid)
 
 
-def _check(memory: DeskMemory, kid: str, key: PublicKey) -> None:
+def _check_memory(memory: DeskMemory, kid: str, key: PublicKey) -> None:
     """Raises FormatError or SignatureError for what the validator with the key `kid` cannot have written."""
     decision_seq, dbd_event_seq = memory.last_kept(kid)
     if memory.decision_seq < decision_seq or memory.dbd_event_seq < dbd_event_seq:
