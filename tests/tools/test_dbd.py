@@ -161,7 +161,9 @@ def test_passages_are_reported_one_line_each_and_counters_survive(tmp_path: Path
     assert (memory.decision_seq, memory.dbd_event_seq, memory.highest_verdict_seq) == (2, 1, 2)
 
     # Restarted: the device's counter begins again at 1, which the validator remembers having acted on.
-    code, lines, err = simulate(tmp_path, [VerdictResult.MATCH], "--passages", "1", "--timeout-s", "3")
+    more = ("--passages", "1", "--timeout-s", "3", "--forgot")
+    code, lines, err = simulate(tmp_path, [VerdictResult.MATCH], *more)
+    assert load_memory(state_path(tmp_path / "dbd.key"), key.public).forgot
     assert code == 1
     assert "ended before" in err
     assert [line["why"] for line in lines if line.get("event") == "verdict_not_acted_on"] == ["old_seq"]
@@ -258,6 +260,7 @@ def test_another_key_has_its_own_counters_and_what_was_acted_on_stays_known(tmp_
     assert not replace(later, answered=later.answered[1:]).complete
     save_memory(path, new.kid, changed)
     assert load_memory(path, new.public) == changed
+    assert not load_memory(tmp_path / "none", new.public, forgot=True).complete
     back = load_memory(path, old.public)
     assert (back.decision_seq, back.dbd_event_seq) == (1, 1), "none is used twice, as far as is known"
 

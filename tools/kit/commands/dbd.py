@@ -52,6 +52,9 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
     help="The validator's key: 32 raw bytes or their base64. Its counters are kept in a file next to it.",
 )
 @click.option("--generate", is_flag=True, help="Make the key file when there is none.")
+@click.option(
+    "--forgot", is_flag=True, help="What the gate's validator before answered is not known: say no `unknown`."
+)
 @click.option("--dbd-id", required=True, help="Id of this validator.")
 @click.option("--gate-id", required=True, help="Gate that both ends stand at.")
 @click.option("--passages", type=click.IntRange(min=1), help="End after so many; else until interrupted.")
@@ -88,6 +91,7 @@ def simulate(
     device_pub_b64: str,
     key_file: Path,
     generate: bool,
+    forgot: bool,
     dbd_id: str,
     gate_id: str,
     passages: int | None,
@@ -126,6 +130,7 @@ def simulate(
         passages=passages,
         passage_sensor=passage_sensor,
         ttl_ms=ttl_ms,
+        forgot=forgot,
         office=_office(server, api_key_stdin),
         fault_of=in_turn([Fault(fault) for fault in faults], faults_of_policy),
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from link1 import members
@@ -42,15 +43,17 @@ def state_path(key_file: Path) -> Path:
     return key_file.with_name(key_file.name + ".state.json")
 
 
-def load_memory(path: Path, key: PublicKey) -> DeskMemory:
+def load_memory(path: Path, key: PublicKey, *, forgot: bool = False) -> DeskMemory:
     """What is kept at `path`; a new key's counters start at 0, and what was acted on before stays so.
+
+    `forgot`: verdicts were answered that are not kept there, by a validator that was in this one's place.
 
     Raises FormatError for a file that is damaged: counters must not restart by accident.
     """
     try:
         data = read_plain_file(path, MAX_STATE_BYTES)
     except FileNotFoundError:
-        return DeskMemory()
+        return DeskMemory(forgot=forgot)
     try:
         obj = read_strict(data, max_bytes=MAX_STATE_BYTES)
         kid = members.text(obj, "dbd_kid", members.HEX32)
@@ -58,9 +61,10 @@ def load_memory(path: Path, key: PublicKey) -> DeskMemory:
         _check_memory(memory, kid, key)
     except (FormatError, SignatureError) as error:
         raise FormatError(
-            f"{path} is damaged ({error}); restore it, or remove it together with its key"
+            f"{path} is damaged ({error}); restore it, or remove it together with its key and give --forgot"
         ) from None
-    return memory if kid == key.kid else memory.under_key(key.kid)
+    memory = memory if kid == key.kid else memory.under_key(key.kid)
+    return replace(memory, forgot=memory.forgot or forgot)
 
 
 def _check_memory(memory: DeskMemory, kid: str, key: PublicKey) -> None:

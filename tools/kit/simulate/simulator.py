@@ -60,6 +60,7 @@ class SimulatorSetup:
     passage_sensor: bool
     ttl_ms: int = 15_000
     turn_after_ms: int = 300
+    forgot: bool = False
     office: OfficeAccess | None = None
     fault_of: FaultOf | None = None
 
@@ -71,6 +72,9 @@ class Simulator:
         self._setup = setup
         self._report = report
         path = state_path(setup.key_file)
+        memory = load_memory(path, setup.key.public, forgot=setup.forgot)
+        if setup.forgot:
+            save_memory(path, setup.key.kid, memory)  # so that it is said once
         end = ValidatorEnd(
             dbd_id=setup.dbd_id,
             gate_id=setup.gate_id,
@@ -89,7 +93,7 @@ class Simulator:
             gate_id=setup.gate_id,
             key=setup.key,
             decide=setup.decide,
-            memory=load_memory(path, setup.key.public),
+            memory=memory,
             save=lambda memory: save_memory(path, setup.key.kid, memory),
             wall_ms=lambda: time.time_ns() // 1_000_000,
             random=os.urandom,
