@@ -12,7 +12,7 @@ import pytest
 from tools.rig.packaging.deb import SOURCE
 
 POSTINST: Final = SOURCE / "tools/rig/packaging/debian/postinst"
-STEPS: Final = ("cp", "ln", "mkdir", "mv", "rm", "sync")
+STEPS: Final = ("cp", "ln", "mkdir", "mv", "rm", "sed", "sync")
 CUT_OFF: Final = -signal.SIGKILL
 
 
@@ -36,9 +36,11 @@ class Board:
         """Exit status of the installation; CUT_OFF when it was."""
         package = self.base / "package"
         shutil.rmtree(package, ignore_errors=True)
-        for path, text in files_of(version).items():
+        for path, text in self.files_of(version).items():
             (package / path).parent.mkdir(parents=True, exist_ok=True)
             (package / path).write_text(text)
+        (package / "bin/palmd").chmod(0o755)
+        (package / "bin/python").symlink_to("/bin/sh")
         text = POSTINST.read_text().replace("@VERSION@", version)
         assert "base=/opt/palm-access\n" in text
         script = text.replace("base=/opt/palm-access\n", f"base={self.base}\n").partition('\ncase "$1" in')[0]
@@ -57,18 +59,24 @@ class Board:
         return (self.base / name).readlink().name
 
     def whole(self, version: str) -> bool:
-        folder = self.base / "versions" / version
-        there = {path: (folder / path).read_text() for path in files_of(version) if (folder / path).exists()}
-        return there == files_of(version.removeprefix(".").removesuffix(".old"))
+        """Whether every file is there, and palmd runs with the Python beside it."""
+        folder, wanted = self.base / "versions" / version, self.files_of(version)
+        there = {path: (folder / path).read_text() for path in wanted if (folder / path).exists()}
+        if there != wanted:
+            return False
+        said = subprocess.run([folder / "bin/palmd"], capture_output=True, text=True, check=False).stdout
+        return said == "palmd of " + (folder / "VERSION").read_text()
+
+    def files_of(self, folder: str) -> dict[str, str]:
+        """Of a version, or of a copy of it in another folder, whose scripts name that folder."""
+        version = folder.removeprefix(".").removesuffix(".old")
+        files = {name: f"{name} of {version}" for name in ("lib/a/one", "lib/b/two")}
+        palmd = f"#!{self.base}/versions/{folder}/bin/python\necho palmd of {version}\n"
+        return files | {"VERSION": f"{version}\n", "bin/palmd": palmd}
 
     @property
     def versions(self) -> set[str]:
         return {folder.name for folder in (self.base / "versions").iterdir()}
-
-
-def files_of(version: str) -> dict[str, str]:
-    version = version.removeprefix(".").removesuffix(".old")
-    return {name: f"{name} of {version}" for name in ("VERSION", "bin/palmd", "lib/a/one", "lib/b/two")}
 
 
 @pytest.mark.parametrize(
