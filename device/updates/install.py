@@ -270,13 +270,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     versions, path = Versions(given.prefix), config_path(given.config)
     try:
         if given.recover:
-            recover(versions)
+            with versions.locked():
+                recover(versions)
             return 0
         config = load_config(path)
         trial = TrialSettings(given.restart, given.steady_s, given.within_s)
         manifest = config.device.state_dir / "updates" / "app" / "manifest.json"
         try:
-            outcome = install(config, path, versions, trial)
+            with versions.locked():
+                outcome = install(config, path, versions, trial)
         finally:
             # palmd reads the outcome and clears its folder. Until then the path unit starts this program
             # again, which must not happen so fast that systemd gives up.

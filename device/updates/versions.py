@@ -11,16 +11,23 @@
 `back` is there before `current` is switched, so a trial ends by one rename, for which a full disk has room:
 onto `previous`, or back onto `current`. At each start `palm-access-rollback --recover` ends what a power cut
 left, as update.json says and without Python: the new version may be what does not work.
+
+Who changes any of it holds a lock (flock) of the prefix itself: the installer, a package's postinst,
+`palm-access-rollback`.
 """
 
+import contextlib
+import fcntl
 import json
+import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from device.errors import UpdateRefused
+from device.errors import StateError, UpdateRefused
 from device.platform.files import replace_synced, sync_folder
 from device.trust.bundle import is_vouched
 from device.trust.trust import Trust
@@ -53,6 +60,19 @@ class Versions:
 
     def __init__(self, prefix: Path) -> None:
         self._prefix = prefix
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. Raises StateError when another holds it: what this program runs from may go then."""
+        descriptor = os.open(self._prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StateError(f"another installation is at work in {self._prefix}") from error
+            yield
+        finally:
+            os.close(descriptor)
 
     @property
     def incoming(self) -> Path:

@@ -4,15 +4,23 @@
 import shutil
 import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from device.updates.versions import Versions
 from tools.rig.packaging.deb import SOURCE
 
 POSTINST: Final = SOURCE / "tools/rig/packaging/debian/postinst"
 STEPS: Final = ("cp", "ln", "mkdir", "mv", "rm", "sed", "sync")
+SYSTEM: Final = (
+    *("deb-systemd-helper", "getent", "gpasswd", "palm-access-rollback", "systemctl", "systemd-sysusers"),
+    *("systemd-tmpfiles", "udevadm"),
+)
+"""What postinst changes the system with."""
 CUT_OFF: Final = -signal.SIGKILL
 
 
@@ -23,6 +31,8 @@ class Board:
         self.base = folder / "opt"
         self._tools = folder / "tools"
         self._steps = folder / "steps"
+        self._systemd = folder / "systemd"
+        """There while a service manager runs."""
         self._tools.mkdir()
         for name in STEPS:
             tool = self._tools / name
@@ -34,6 +44,25 @@ class Board:
 
     def install(self, version: str, cut: int = 0) -> int:
         """Exit status of the installation; CUT_OFF when it was."""
+        script = self._unpacked(version).partition('\ncase "$1" in')[0]
+        done = self._run(f"{script}\ninstall_version\n", str(cut))
+        assert done.returncode in (0, CUT_OFF), done.stderr
+        return done.returncode
+
+    def configure(self, version: str, system: dict[str, str]) -> None:
+        """All of `postinst configure` with a service manager; `system`: what those of SYSTEM do, as
+        shell; nothing by themselves."""
+        self._systemd.mkdir()
+        for name, script in (dict.fromkeys(SYSTEM, ":") | system).items():
+            (self._tools / name).write_text(f"#!/bin/sh\n{script}\n")
+            (self._tools / name).chmod(0o755)
+        text = self._unpacked(version).replace("/run/systemd/system", str(self._systemd))
+        text = text.replace("/etc/", f"{self._systemd}/etc/")
+        done = self._run(f"set -- configure {version}\n{text}", "0")
+        assert done.returncode == 0, done.stderr
+
+    def _unpacked(self, version: str) -> str:
+        """Put a package where dpkg unpacks it; its postinst."""
         package = self.base / "package"
         shutil.rmtree(package, ignore_errors=True)
         for path, text in self.files_of(version).items():
@@ -43,17 +72,17 @@ class Board:
         (package / "bin/python").symlink_to("/bin/sh")
         text = POSTINST.read_text().replace("@VERSION@", version)
         assert "base=/opt/palm-access\n" in text
-        script = text.replace("base=/opt/palm-access\n", f"base={self.base}\n").partition('\ncase "$1" in')[0]
+        return text.replace("base=/opt/palm-access\n", f"base={self.base}\n")
+
+    def _run(self, script: str, cut: str) -> subprocess.CompletedProcess[str]:
         self._steps.write_text("0\n")
-        done = subprocess.run(
-            ["sh", "-c", f"{script}\ninstall_version\n"],
-            env={"PATH": f"{self._tools}:/usr/bin:/bin", "CUT": str(cut)},
+        return subprocess.run(
+            ["sh", "-c", script],
+            env={"PATH": f"{self._tools}:/usr/bin:/bin", "CUT": cut},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode in (0, CUT_OFF), done.stderr
-        return done.returncode
 
     def link(self, name: str) -> str:
         return (self.base / name).readlink().name
@@ -110,3 +139,36 @@ def test_an_installation_that_is_cut_off_leaves_a_whole_version_and_is_ended(
             break
     assert ended == 0
     assert cut > (8 if before else 3)
+
+
+def test_the_installation_of_a_release_ends_before_a_package_and_is_not_started_again_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """The path unit starts the installer again at once, whose first deed is to tidy the versions."""
+    board = Board(tmp_path)
+    board.install("1")
+    path_unit = tmp_path / "path-unit-is-active"
+    path_unit.touch()
+    tidies = f"[ ! -e {path_unit} ] || rm -rf {board.base}/versions/.[!.]*"
+    manager = f"""
+        case "$*" in
+        *stop*palm-update.path*) rm {path_unit} ;;
+        *stop*palm-update.service*) {tidies} ;;
+        *restart*palm-update.path*) touch {path_unit} ;;
+        esac"""
+    copies = f'/bin/cp "$@"\n{tidies}'
+    board.configure("2", {"deb-systemd-invoke": manager, "cp": copies})
+    assert (board.link("current"), board.whole("2")) == ("2", True)
+    assert path_unit.exists()
+
+
+def test_a_package_waits_for_another_installation(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    board.install("1")
+    with ThreadPoolExecutor() as threads:
+        with Versions(board.base).locked():
+            installed = threads.submit(board.install, "2")
+            time.sleep(1.0)
+            assert (board.link("current"), board.versions) == ("1", {"1"})
+        assert installed.result(timeout=60) == 0
+    assert board.link("current") == "2"

@@ -2,10 +2,13 @@
 
 import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from device.updates.versions import Versions
 from tools.rig.packaging.deb import SOURCE
 
 SCRIPT = SOURCE / "tools/rig/packaging/debian/palm-access-rollback"
@@ -28,14 +31,14 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rollback(base: Path, *words: str, fails: bool = False) -> str:
+def rollback(base: Path, *words: str, fails: bool = False, script: Path = SCRIPT, path: str = "") -> str:
     done = subprocess.run(
-        ["sh", SCRIPT, *words],
+        ["sh", script, *words],
         check=False,
         capture_output=True,
         text=True,
         env={
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{path}/usr/sbin:/usr/bin:/sbin:/bin",
             "PALM_ROLLBACK_BASE": str(base / "opt"),
             "PALM_ROLLBACK_SYSTEMD": str(base / "systemd"),
         },
@@ -124,3 +127,43 @@ def test_a_way_back_that_is_gone_is_not_taken(base: Path) -> None:
     (base / "opt/back").symlink_to("versions/4")
     rollback(base, "--recover")
     assert links(base) == {"current": "3", "previous": "2"}
+
+
+def test_the_installation_of_a_release_ends_first_and_goes_on_afterwards(base: Path) -> None:
+    """The path unit before the service, which it would start again at once."""
+    script, asked = base / "rollback", base / "asked"
+    guard = '[ "$base" = /opt/palm-access ] && [ -d /run/systemd/system ]'
+    text = SCRIPT.read_text()
+    assert guard in text
+    script.write_text(text.replace(guard, "true"))
+    (base / "tools").mkdir()
+    systemctl = base / "tools/systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" $(readlink {base}/opt/current) >>{asked}\n')
+    systemctl.chmod(0o755)
+    rollback(base, script=script, path=f"{base}/tools:")
+    before, after = "versions/3", "versions/2"
+    assert asked.read_text().splitlines() == [
+        f"is-active --quiet palm-update.path {before}",
+        f"stop palm-update.path {before}",
+        f"stop palm-update.service {before}",
+        f"daemon-reload {after}",
+        f"reset-failed palmd.service palm-syncd.service {after}",
+        f"restart palmd.service palm-syncd.service {after}",
+        f"start palm-update.path {after}",
+    ]
+    asked.unlink()
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{asked}\n[ "$1" != is-active ]\n')
+    rollback(base, script=script, path=f"{base}/tools:")
+    assert "start palm-update.path" not in asked.read_text().splitlines()  # someone had stopped it
+
+
+@pytest.mark.parametrize("words", [(), ("--recover",)], ids=["back", "recover"])
+def test_it_waits_for_another_installation(base: Path, words: tuple[str, ...]) -> None:
+    (base / "opt/back").symlink_to("versions/1")
+    with ThreadPoolExecutor() as threads:
+        with Versions(base / "opt").locked():
+            done = threads.submit(rollback, base, *words)
+            time.sleep(1.0)
+            assert links(base) == {"current": "3", "previous": "2", "back": "1"}
+        done.result(timeout=60)
+    assert links(base) == {"current": "1", "previous": "2"}

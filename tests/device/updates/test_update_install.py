@@ -12,7 +12,7 @@ import pytest
 
 from device.platform.ipc import ask_core
 from device.updates.archive import APP_LIMITS, unpack
-from device.updates.install import recover
+from device.updates.install import main, recover
 from device.updates.manifest import Manifest
 from device.updates.versions import Installation, Versions
 from tests.device.core.small_disk import fill, small_disk
@@ -155,6 +155,28 @@ def test_software_that_is_withdrawn_while_it_is_tested_is_not_switched_to(
     assert board.install() is None
     assert (board.versions.current, board.versions.newest()) == (OLD, None)
     assert not board.versions.folder(NEW).exists()
+
+
+def test_nothing_is_installed_while_a_package_is(
+    board: Board,
+    payloads: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ends; what it runs from may be gone. The path unit starts it again, from what is in use then."""
+    monkeypatch.setattr("device.updates.install.SETTLED_WITHIN_S", 0.1)
+    board.stage(payloads["dies"], 7, version="../x")
+    words = ["--config", str(board.config_path), "--prefix", str(board.prefix)]
+    (board.versions.folder(".9.3.0.new")).mkdir()
+    with board.versions.locked():
+        assert main(words) == 1
+    assert "another installation is at work" in capsys.readouterr().err
+    assert board.versions.folder(".9.3.0.new").exists()
+    assert board.versions.newest() is None
+    assert main(words) == 1
+    newest = board.versions.newest()
+    assert newest is not None
+    assert newest.code == "bad_version"
 
 
 def test_another_version_that_comes_during_a_trial_stays(board: Board, payloads: dict[str, bytes]) -> None:
