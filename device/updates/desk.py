@@ -120,11 +120,10 @@ class UpdateDesk:
         if state is not None and state.receiving is not None:
             manifest = state.receiving
             try:
-                here = await self._thread.do(lambda: self._store.chunks_here(manifest))
+                self.have = await self._find_chunks(manifest)
             except (StateError, UpdateRefused) as error:
                 _log.error("release %d cannot be continued: %s", manifest.release_seq, error)
                 return
-            self.have = len(here)
             self._finish_if_whole()
 
     async def finish(self) -> None:
@@ -226,14 +225,30 @@ class UpdateDesk:
     async def wanted_chunk(self) -> tuple[int, int] | None:
         """The release_seq and index of the chunk to fetch next; None when none is missing, or the service
         does not offer the release. Raises StateError."""
-        state = self.state
-        manifest = None if state is None else state.receiving
-        if state is None or manifest is None or state.offer is None or self.have == manifest.chunk_count:
-            return None
-        if manifest.release_seq not in state.offer.release_seqs:
-            return None
-        index = await self._thread.do(lambda: self._store.missing(manifest, self._fetched))
+        async with self._changing:
+            state = self.state
+            manifest = None if state is None else state.receiving
+            if state is None or manifest is None or state.offer is None or self.have == manifest.chunk_count:
+                return None
+            if manifest.release_seq not in state.offer.release_seqs:
+                return None
+            try:
+                await self._find_chunks(manifest)
+            except UpdateRefused as refused:
+                _log.error("release %d cannot be continued: %s", manifest.release_seq, refused)
+                return None
+            index = await self._thread.do(lambda: self._store.missing(manifest, self._fetched))
         return None if index is None else (manifest.release_seq, index)
+
+    async def _find_chunks(self, manifest: Manifest) -> int:
+        """How many chunks of the release being received are on the disk. Raises UpdateRefused, StateError.
+
+        It is given up where the power failed before its space was allocated, and there is none any more."""
+        try:
+            return len(await self._thread.do(lambda: self._store.chunks_here(manifest)))
+        except UpdateRefused as refused:
+            await self._drop(given_up(self._usable(), refused.code))
+            raise
 
     async def withdraw(self, release_seq: int) -> None:
         """Drop a release that the service has halted, unless in force. Raises UpdateRefused, StateError."""
@@ -267,13 +282,13 @@ class UpdateDesk:
         """A piece of a payload, durable when this returns. Raises FormatError, UpdateRefused, StateError."""
         chunk = await self._thread.do(lambda: read_chunk(body))
         async with self._changing:
-            state = self._usable()
-            manifest = state.receiving
+            manifest = None if self.state is None else self.state.receiving
             if manifest is None or chunk.release_seq != manifest.release_seq:
                 # Its manifest was refused, which is reported already, or it is complete. Refusing each of its
                 # chunks as well would block the mail, and with it the gallery's freshness.
                 return
             if self.have < manifest.chunk_count:
+                await self._find_chunks(manifest)
                 self.have = await self._thread.do(lambda: self._store.take(manifest, chunk))
                 self._fetched = chunk.index
         self._finish_if_whole()

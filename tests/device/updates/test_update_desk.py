@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from device.updates.state import SHIPPED
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
-from tests.device.updates.update_setting import now_ms, open_desk, packed_files, release, signed, tiny_model
+from tests.device.updates.update_setting import (
+    now_ms,
+    open_desk,
+    packed_files,
+    read_offer,
+    release,
+    signed,
+    tiny_model,
+)
 from tools.cloud.pack_release import chunk_bodies
 
 CHUNK = 64
@@ -198,6 +207,58 @@ def test_a_damaged_state_refuses_updates_and_says_the_way_out(tmp_path: Path) ->
     (tmp_path / "updates" / "state.json").unlink()
     code = refused(tmp_path, lambda desk: desk.take_manifest(signed(release(model(), 7))), opened=opened)
     assert code == "updates_unusable"
+
+
+def test_a_damaged_state_refuses_a_release_once_and_not_each_of_its_chunks(tmp_path: Path) -> None:
+    """Mail stands still at what is refused, and the gallery's freshness with it."""
+    from device.updates.models import OpenedUpdates
+
+    payload = model()
+
+    async def story(desk: UpdateDesk) -> None:
+        with pytest.raises(UpdateRefused):
+            await desk.take_manifest(signed(release(payload, 7)))
+        for body in chunk_bodies(payload, 7, CHUNK):
+            await desk.take_chunk(body)
+        assert await desk.wanted_chunk() is None
+
+    run(tmp_path, story, opened=OpenedUpdates(UpdateStore(tmp_path), None, "damaged", "palm-1"))
+
+
+@pytest.mark.parametrize("by", ["start", "chunk", "network"])
+def test_a_release_whose_space_went_in_a_power_cut_is_refused_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The state was saved, its space not allocated, and the disk is too full by now."""
+    payload = model()
+    wrapper = signed(release(payload, 7))
+
+    async def first(desk: UpdateDesk) -> None:
+        await desk.take_offer(read_offer(wrapper))
+        assert desk.state is not None
+        assert desk.state.receiving is not None
+
+    async def story(desk: UpdateDesk) -> None:
+        if by == "start":
+            await desk.start()
+        elif by == "network":
+            assert await desk.wanted_chunk() is None
+        else:
+            with pytest.raises(UpdateRefused, match="make room"):
+                await desk.take_chunk(next(iter(chunk_bodies(payload, 7, CHUNK))))
+        for body in chunk_bodies(payload, 7, CHUNK):
+            await desk.take_chunk(body)
+        assert desk.state is not None
+        assert (desk.state.receiving, desk.state.by_network) == (None, ())
+        assert desk.state.failed is not None
+        assert desk.state.failed.code == "no_space"
+        await desk.finish()
+
+    run(tmp_path, first)
+    shutil.rmtree(tmp_path / "updates" / "incoming")
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: full)
+    asyncio.run(story(open_desk(tmp_path)))
 
 
 def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Path) -> None:
