@@ -46,6 +46,24 @@ def replace_named(path: Path, data: bytes, *, mode: int) -> None:
     replace_synced(path, data, mode=mode)
 
 
+def replace_within(opened: int, name: str, data: bytes, *, mode: int, user: int, group: int) -> None:
+    """As `replace_synced`, for root where another user may exchange the folder: within the folder that is
+    open as `opened`. The file belongs to `user` and `group` from the first."""
+    aside = name + ".partial"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(aside, dir_fd=opened)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(aside, flags, mode, dir_fd=opened)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        os.fchown(descriptor, user, group)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.rename(aside, name, src_dir_fd=opened, dst_dir_fd=opened)
+    os.fsync(opened)
+
+
 def write_on_stick(path: Path, data: bytes) -> None:
     """As `replace_named`, on a stick, whose file system may know neither modes nor owners. Pulled out in the
     middle, it holds the old bytes or the new. Raises OSError."""

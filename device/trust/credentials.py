@@ -11,6 +11,7 @@ With a TPM a stolen card is useless without the board. The host key is on the sa
 against theft (docs/explanation/SECURITY.md).
 """
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import KeyStoreError
-from device.platform.files import replace_synced, shred, sync_folder
+from device.platform.files import replace_synced, replace_within, shred, sync_folder
 from device.trust.keystore import (
     CREDENTIALS_FOLDER,
     KeyPurpose,
@@ -122,18 +123,7 @@ def encrypt_keys(
     sealed = {purpose: folder / f"{purpose}.cred" for purpose in KeyPurpose}
     if not all(path.exists() for path in sealed.values()):
         KeyStore.open(keys_dir)  # each is a key, not only 32 bytes
-        owner = keys_dir.stat()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        os.chown(folder, owner.st_uid, owner.st_gid)
-        for purpose, path in sealed.items():
-            name, key = credential_name(purpose), read_key(keys_dir, purpose)
-            data = run(
-                ["systemd-creds", "encrypt", f"--with-key={with_key}", f"--name={name}", "-", "-"], key
-            )
-            if _decrypted(name, data, run) != key:
-                raise KeyStoreError(f"{name} decrypts to other bytes; the key files are left unchanged")
-            replace_synced(path, data, mode=0o600)
-            os.chown(path, owner.st_uid, owner.st_gid)  # the wipe is palmd's, and palmd is not root
+        _write_sealed(keys_dir, sealed, with_key, run)
     credstore.mkdir(mode=0o700, parents=True, exist_ok=True)
     for purpose, path in sealed.items():
         name = credential_name(purpose)
@@ -152,6 +142,30 @@ def encrypt_keys(
     keys_dir.rmdir()
     sync_folder(keys_dir.parent)
     return True
+
+
+def _write_sealed(keys_dir: Path, sealed: Mapping[KeyPurpose, Path], with_key: str, run: Run) -> None:
+    """The folder and its files are palmd's, because the wipe is, and palmd is not root. It may exchange them
+    for links meanwhile, so nothing is written or given away but within the folder that was opened."""
+    folder, owner = keys_dir.with_name(CREDENTIALS_FOLDER), keys_dir.lstat()
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        raise KeyStoreError(f"{folder} is a link or a file, not a folder; remove it") from error
+    try:
+        os.fchown(opened, owner.st_uid, owner.st_gid)
+        for purpose, path in sealed.items():
+            name, key = credential_name(purpose), read_key(keys_dir, purpose)
+            data = run(
+                ["systemd-creds", "encrypt", f"--with-key={with_key}", f"--name={name}", "-", "-"], key
+            )
+            if _decrypted(name, data, run) != key:
+                raise KeyStoreError(f"{name} decrypts to other bytes; the key files are left unchanged")
+            replace_within(opened, path.name, data, mode=0o600, user=owner.st_uid, group=owner.st_gid)
+    finally:
+        os.close(opened)
 
 
 def drop_in() -> str:

@@ -186,6 +186,39 @@ def test_with_the_real_tool(keys: KeyStore, tmp_path: Path) -> None:
         assert run_tool(["systemd-creds", "decrypt", name, "-", "-"], sealed) == key
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_gives_away_nothing_that_palmd_leads_it_to(keys: KeyStore, tmp_path: Path) -> None:
+    """The folder is palmd's, which may put links into its place, before or meanwhile."""
+    state, store, victim = tmp_path / "state", tmp_path / "credstore", tmp_path / "victim"
+    for path in (state, state / "keys", *(state / "keys").iterdir()):
+        os.chown(path, 65_532, 65_532)
+    victim.mkdir()
+    (victim / "http.cred").write_text("root's")
+
+    def nothing_given() -> bool:
+        entries = (victim, *victim.iterdir())
+        return [path.name for path in entries] == ["victim", "http.cred"] and all(
+            path.stat().st_uid == 0 for path in entries
+        )
+
+    (state / "credentials").symlink_to(victim)
+    with pytest.raises(KeyStoreError, match="is a link or a file, not a folder"):
+        encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+    assert nothing_given()
+    (state / "credentials").unlink()
+
+    def exchanged(command: Sequence[str], given: bytes) -> bytes:
+        if not (state / "moved").exists():
+            (state / "credentials").rename(state / "moved")
+            (state / "credentials").symlink_to(victim)
+        return fake_tool(command, given)
+
+    with contextlib.suppress(KeyStoreError, OSError):
+        encrypt_keys(state / "keys", credstore=store, run=exchanged)
+    assert nothing_given()
+    assert {path.stat().st_uid for path in (state / "moved").iterdir()} == {65_532}
+
+
 def test_a_key_that_belongs_to_somebody_else_is_refused(
     keys: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
