@@ -4,9 +4,11 @@ Only regular files and folders are accepted, under relative names without `..`; 
 duplicate name, or a name inside a file. Every file is synced before `unpack` returns.
 """
 
+import errno
 import lzma
 import os
 import re
+import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -35,8 +37,9 @@ APP_LIMITS: Final = Limits(files=20_000, total_bytes=1536 * 1024 * 1024)
 """A device's environment has about 6,000 files and 450 MiB."""
 
 
-def unpack(payload: Path, folder: Path, limits: Limits) -> None:
-    """Unpack `payload` into the empty `folder`. Raises UpdateRefused `bad_archive`, OSError."""
+def unpack(payload: Path, folder: Path, limits: Limits, *, keep_free_bytes: int = 0) -> None:
+    """Unpack `payload` into the empty `folder`. Raises UpdateRefused `bad_archive`, OSError: ENOSPC also
+    where less would stay free, root's reserve not counted."""
     seen: set[PurePosixPath] = set()
     inner: set[PurePosixPath] = set()
     files: set[PurePosixPath] = set()
@@ -64,6 +67,8 @@ def unpack(payload: Path, folder: Path, limits: Limits) -> None:
                 content = archive.extractfile(member)
                 if content is None:
                     raise _bad(f"{name} has no content")
+                if keep_free_bytes and shutil.disk_usage(folder).free < member.size + keep_free_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
                 _write(target, content, member)
     # A malformed header: a number of 5,000 digits, text that is not UTF-8, nested headers.
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:

@@ -32,6 +32,7 @@ from device.health import NOT_SERVING
 from device.platform.ipc import ask_core
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
+from device.updates.room import KEEP_FREE_BYTES
 from device.updates.versions import Installation, Versions
 from device.values.status import HealthNote
 from link1 import members
@@ -156,11 +157,13 @@ def _place(manifest: Manifest, staged: Path, versions: Versions) -> Path:
     if manifest.kind is not ReleaseKind.APP:
         raise UpdateRefused("wrong_kind", "a model is not installed this way")
     shutil.rmtree(versions.incoming, ignore_errors=True)
+    # Root may fill the disk to its last block; palmd could not write a verdict then.
+    versions.check_room(manifest, KEEP_FREE_BYTES)
     versions.incoming.mkdir(mode=0o700)
     payload = versions.incoming / "payload"
     try:
         _copy(staged, payload, manifest)
-        return versions.place(manifest, payload)
+        return versions.place(manifest, payload, keep_free_bytes=KEEP_FREE_BYTES)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -25,6 +25,7 @@ from device.errors import StateError, UpdateRefused
 from device.platform.files import read_kept, replace_synced, sync_folder, with_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Manifest, PayloadChunk
+from device.updates.room import KEEP_FREE_BYTES, check_room, unpacking_bytes
 from device.updates.state import SHIPPED, UpdateState
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes
@@ -32,8 +33,6 @@ from link1.errors import FormatError
 from models.manifest import MANIFEST_NAME
 
 MAX_STATE_BYTES: Final = 64 * 1024
-KEEP_FREE_BYTES: Final = 96 * 1024 * 1024
-"""An update leaves this space to the journal, whose warning begins at 64 MiB."""
 HASH_PIECE_BYTES: Final = 1024 * 1024
 PAUSE_S: Final = 0.004
 """Between pieces, so that writing and hashing never occupy the disk or a core for long."""
@@ -127,14 +126,7 @@ class UpdateStore:
     def begin(self, manifest: Manifest) -> None:
         """Allocate space for a payload. Raises UpdateRefused `no_space`, StateError."""
         folder = self._incoming(manifest)
-        room = shutil.disk_usage(self._updates.parent).free
-        wanted = 3 * manifest.size + KEEP_FREE_BYTES  # the packed payload, and twice as much unpacked
-        if room < wanted:
-            raise UpdateRefused(
-                "no_space",
-                f"the release needs {wanted // 2**20} MiB free, there are {room // 2**20}; make room and "
-                "release it again",
-            )
+        check_room(self._updates.parent, manifest.size + unpacking_bytes(manifest), KEEP_FREE_BYTES)
         try:
             self._folder(self._updates)
             self._folder(folder.parent)

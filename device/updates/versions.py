@@ -33,6 +33,7 @@ from device.trust.bundle import is_vouched
 from device.trust.trust import Trust
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.manifest import Manifest
+from device.updates.room import check_room, unpacking_bytes
 from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
@@ -102,7 +103,11 @@ class Versions:
         text = json.dumps(asdict(installation)).encode("ascii")
         replace_synced(self._prefix / "update.json", text, mode=0o644)
 
-    def place(self, manifest: Manifest, payload: Path) -> Path:
+    def check_room(self, manifest: Manifest, keep_free_bytes: int) -> None:
+        """Raises UpdateRefused `no_space` where a payload and its version do not fit."""
+        check_room(self._prefix, unpacking_bytes(manifest), keep_free_bytes)
+
+    def place(self, manifest: Manifest, payload: Path, *, keep_free_bytes: int = 0) -> Path:
         """Unpack a payload into its folder, next to the version in use. Raises UpdateRefused."""
         version = manifest.version
         if _VERSION.fullmatch(version) is None:
@@ -113,7 +118,7 @@ class Versions:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o755, parents=True)
         try:
-            unpack(payload, fresh, APP_LIMITS)
+            unpack(payload, fresh, APP_LIMITS, keep_free_bytes=keep_free_bytes)
             self._link_python(fresh)
             if (fresh / "VERSION").read_text(encoding="ascii").strip() != version:
                 raise UpdateRefused("bad_version", f"the payload is not version {version}; pack it again")

@@ -12,6 +12,7 @@ import pytest
 from device.errors import UpdateRefused
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import ReleaseKind
+from device.updates.room import KEEP_FREE_BYTES
 from device.updates.state import SHIPPED
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
@@ -180,6 +181,34 @@ def test_a_model_that_fails_its_self_test_leaves_the_old_one(tmp_path: Path) -> 
     assert state.failed is not None
     assert (state.failed.code, state.slots, state.model) == ("self_test", (), SHIPPED)
     assert not list((tmp_path / "models").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "times"),
+    [
+        pytest.param({}, 3, id="a model, unpacked beside its payload"),
+        pytest.param(
+            {"kind": str(ReleaseKind.APP), "name": "palm-access-device"}, 6, id="software, which root copies"
+        ),
+    ],
+)
+def test_a_release_is_taken_only_where_all_that_is_made_of_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], times: int
+) -> None:
+    payload = model()
+    real = shutil.disk_usage(tmp_path)
+
+    def free(missing: int) -> None:
+        full = real._replace(free=times * len(payload) + KEEP_FREE_BYTES - missing)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: full)
+
+    free(1)
+    assert (
+        refused(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 7, **changed))))
+        == "no_space"
+    )
+    free(0)
+    run(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 8, **changed))))
 
 
 def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:

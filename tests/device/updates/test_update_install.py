@@ -14,6 +14,7 @@ from device.platform.ipc import ask_core
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import main, recover
 from device.updates.manifest import Manifest
+from device.updates.room import KEEP_FREE_BYTES
 from device.updates.versions import Installation, Versions
 from tests.device.core.small_disk import fill, small_disk
 from tests.device.updates.installed_board import NEW, NEW_SAYS, OLD, OLD_SAYS, OLDER, Board, environment
@@ -147,9 +148,9 @@ def test_software_that_is_withdrawn_while_it_is_tested_is_not_switched_to(
     staged = board.config.device.state_dir / "updates" / "app" / "manifest.json"
     place = Versions.place
 
-    def withdrawn_meanwhile(versions: Versions, manifest: Manifest, payload: Path) -> Path:
+    def withdrawn_meanwhile(versions: Versions, manifest: Manifest, payload: Path, **room: int) -> Path:
         staged.unlink()
-        return place(versions, manifest, payload)
+        return place(versions, manifest, payload, **room)
 
     monkeypatch.setattr(Versions, "place", withdrawn_meanwhile)
     assert board.install() is None
@@ -222,11 +223,32 @@ def test_a_full_disk_refuses_a_release_once(tmp_path: Path, payloads: dict[str, 
         assert board.install() is None
 
 
+@pytest.mark.parametrize("zeros_mib", [0, 40], ids=["of the usual kind", "much larger unpacked"])
+def test_a_release_leaves_the_journal_its_room(
+    tmp_path: Path, payloads: dict[str, bytes], zeros_mib: int
+) -> None:
+    """Root may fill a disk to its last block, and then no verdict can be written."""
+    payload, room = payloads["good"], 4 * len(payloads["good"])
+    if zeros_mib:
+        large = environment(tmp_path / "large", NEW, small=True)
+        (large / "lib" / "zeros").write_bytes(bytes(zeros_mib * 2**20))
+        payload, room = pack_app(large), (zeros_mib - 10) * 2**20
+    (tmp_path / "device").mkdir()
+    with small_disk(tmp_path / "opt", 160):
+        board = Board(tmp_path, small=True)
+        fill(board.prefix, leave_bytes=KEEP_FREE_BYTES + room)
+        board.stage(payload, 7)
+        outcome = board.install()
+        assert outcome is not None
+        assert outcome.code == "no_space"
+        assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLDER, OLD}
+
+
 def test_a_trial_that_ends_on_a_full_disk_leaves_the_version_before_running(
     tmp_path: Path, payloads: dict[str, bytes]
 ) -> None:
     (tmp_path / "device").mkdir()
-    with small_disk(tmp_path / "opt", 16):
+    with small_disk(tmp_path / "opt", 128):
         board = Board(tmp_path, small=True)
         restart, restarts = tmp_path / "restart", tmp_path / "restarts"
         restart.write_text(
