@@ -7,13 +7,12 @@
     update.json         the outcome of the last installation, or that one is on trial; replaced as a whole
     roots.json          the roots that must vouch for releases: root's copy, which palmd cannot write
     incoming/           root's copy of what palmd staged
+    lock                held (flock) by who changes any of it: the installer, a package's postinst,
+                        palm-access-rollback; no other user may open it
 
 `back` is there before `current` is switched, so a trial ends by one rename, for which a full disk has room:
 onto `previous`, or back onto `current`. At each start `palm-access-rollback --recover` ends what a power cut
 left, as update.json says and without Python: the new version may be what does not work.
-
-Who changes any of it holds a lock (flock) of the prefix itself: the installer, a package's postinst,
-`palm-access-rollback`.
 """
 
 import contextlib
@@ -65,7 +64,8 @@ class Versions:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock. Raises StateError when another holds it: what this program runs from may go then."""
-        descriptor = os.open(self._prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._prefix / "lock", flags, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

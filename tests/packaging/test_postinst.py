@@ -170,5 +170,6 @@ def test_a_package_waits_for_another_installation(tmp_path: Path) -> None:
             installed = threads.submit(board.install, "2")
             time.sleep(1.0)
             assert (board.link("current"), board.versions) == ("1", {"1"})
+            assert (board.base / "lock").stat().st_mode & 0o777 == 0o600  # who may open it could hold it
         assert installed.result(timeout=60) == 0
     assert board.link("current") == "2"
