@@ -536,6 +536,7 @@ class Palmd:
             stages=stages,
             wiped=lambda: self.wipe.begun,
             idle=lambda: self.gate.open_txn_id is None,
+            trust=lambda: opened.trust,
             # Another place than the package's, for development.
             prefix=Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access")),
         )

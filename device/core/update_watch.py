@@ -13,6 +13,7 @@ from device.core.served_gallery import ServedGallery
 from device.errors import StateError, UpdateRefused
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
+from device.trust.trust import Trust
 from device.updates.desk import UpdateDesk
 from device.updates.versions import Versions
 from gallery.errors import GalleryError
@@ -31,8 +32,8 @@ _log = logging.getLogger(__name__)
 class UpdateWatch:
     """`run` ends when the program is to restart.
 
-    `wiped`: a wipe has begun. `idle`: no request waits for a hand. `prefix`: where the software is installed,
-    and palm-update.service writes its outcome.
+    `wiped`: a wipe has begun. `idle`: no request waits for a hand. `trust`: what is pinned now. `prefix`:
+    where the software is installed, and palm-update.service writes its outcome.
     """
 
     desk: UpdateDesk
@@ -42,6 +43,7 @@ class UpdateWatch:
     stages: Sequence[WatchedThread]
     wiped: Callable[[], bool]
     idle: Callable[[], bool]
+    trust: Callable[[], Trust]
     prefix: Path
     _wanted_ms: int | None = field(default=None, init=False)
 
@@ -115,12 +117,18 @@ class UpdateWatch:
         if state is None or state.app is None:
             return
         seq = state.app.release_seq
+        versions = Versions(self.prefix)
         try:
-            outcome = await asyncio.to_thread(Versions(self.prefix).newest)
-        except (OSError, UpdateRefused):
-            return  # the installer reports it
+            outcome = await asyncio.to_thread(versions.newest)
+        except OSError:
+            return
+        except UpdateRefused as refused:  # the installer installs nothing then, and can note nothing
+            _log.error("release %d is given up: %s", seq, refused)
+            await desk.app_outcome(seq, refused.code)
+            return
         if outcome is None or outcome.release_seq < seq:
-            await desk.give_up_expired_app()  # nothing was installed yet
+            # Nothing was installed yet.
+            await desk.give_up_untrusted_app(lambda: versions.vouched_roots(self.trust()))
         elif outcome.trial:
             return  # it is running, and may be taken back
         elif outcome.release_seq == seq:

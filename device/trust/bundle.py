@@ -2,9 +2,11 @@
 
 A bundle adds and revokes keys; keys that it does not name stay, and a revoked key never counts again. A
 bundle is valid when a pinned root certified its signer. A new root needs the signature of a pinned one over
-`svc.root.v1 ‖ 0x00 ‖ the new key`, in its member `root_sig_b64`. A removed root vouches for nothing.
+`svc.root.v1 ‖ 0x00 ‖ the new key`, in its member `root_sig_b64`. A removed root vouches for nothing; it is
+kept for root's installer alone, which may have missed several changes (`followed_roots`).
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from link1.signed import Kind
 
 ROOT_PREFIX: Final = b"svc.root.v1\x00"
 _MAX_ITEMS: Final = 64
+_MAX_FORMER: Final = 16
 _MAX_DBD_KEYS: Final = 4_096
 """A bundle lists the validators of all gates; a device keeps only its own."""
 
@@ -55,10 +58,15 @@ def _changes(trust: Trust, bundle: JsonObject, now_ms: int) -> JsonObject:
     newer = members.integer(bundle, "issued_at_ms") >= trust.status_at_ms
     dbd_keys = [DbdKey.from_obj(item) for item in _items(bundle, "dbd_keys", _MAX_DBD_KEYS)]
     roots = [_vouched_root(trust, item) for item in _items(bundle, "roots")]
+    pinned = {item["kid"]: item for item in trust.obj["roots"]}
+    # Named again, a root keeps the signature with which it came.
+    roots = [item | pinned.get(members.text(item, "kid", HEX32), {}) for item in roots]
+    former = [item for kid, item in pinned.items() if kid in gone and "root_sig_b64" in item]
     mail = trust.obj["mail"]
     seal_keys = [item for item in _items(bundle, "seal_keys") if item.get("kid") not in gone]
     return {
         "roots": _merged(trust.obj["roots"], roots, gone),
+        "former_roots": [*trust.former_roots, *former][-_MAX_FORMER:],
         "keys": without_ended(_merged(trust.obj["keys"], _items(bundle, "keys"), gone), now_ms),
         "dbd_keys": [key.to_obj() for key in merged_windows(trust, dbd_keys, newer=newer)],
         "revoked_kids": sorted(gone),
@@ -83,6 +91,21 @@ def is_vouched(item: JsonObject, roots: Iterable[PublicKey]) -> bool:
             continue
         return True
     return False
+
+
+def followed_roots(trust: Trust, known: Iterable[PublicKey]) -> frozenset[PublicKey]:
+    """`known`, and the roots to which the signatures in `trust` lead from there, one to the next."""
+    followed = frozenset(known)
+    while True:
+        further = set()
+        for item in (*trust.former_roots, *trust.obj["roots"]):
+            root = PublicKey.from_b64(item["pub_b64"])
+            with contextlib.suppress(FormatError):
+                if root not in followed and "root_sig_b64" in item and is_vouched(item, followed):
+                    further.add(root)
+        if not further:
+            return followed
+        followed |= further
 
 
 def _merged(held: list[JsonObject], named: list[JsonObject], gone: frozenset[str]) -> list[JsonObject]:

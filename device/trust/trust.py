@@ -130,6 +130,11 @@ class Trust:
     obj: JsonObject
     """The members of trust.json as they are written."""
 
+    @property
+    def former_roots(self) -> list[JsonObject]:
+        """Roots that were pinned once and are no more, with the signatures that vouched for them."""
+        return _former_roots(self.obj)
+
     def service_key(self, kid: str, use: str, at_ms: int | None = None) -> PublicKey | None:
         """The key `kid` if it is pinned for `use` and, when a time is given, has not expired."""
         for key in self.keys:
@@ -369,6 +374,8 @@ def _read(obj: JsonObject) -> Trust:
     for cert in certs:
         SignerCertificate.from_b64(cert)
     gallery = None if members.member(obj, "gallery") is None else members.nested(obj, "gallery")
+    for root in _former_roots(obj):
+        _signing_key(root)
     return Trust(
         device_id=members.text(obj, "device_id", NAME),
         gate_id=members.text(obj, "gate_id", NAME),
@@ -394,6 +401,10 @@ def _read(obj: JsonObject) -> Trust:
         revoked_kids=revoked_kids({"revoked_kids": []} | obj),
         obj=obj,
     )
+
+
+def _former_roots(obj: JsonObject) -> list[JsonObject]:
+    return [_object(item) for item in members.array({"former_roots": []} | obj, "former_roots", 0, _MAX_KEYS)]
 
 
 def _signing_key(item: object) -> PublicKey:

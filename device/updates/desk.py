@@ -412,18 +412,23 @@ class UpdateDesk:
                 await self._put(after)
                 await self._thread.do(lambda: self._store.tidy(after))
 
-    async def give_up_expired_app(self) -> None:
-        """Software whose signer's certificate has ended is passed over by `palm-update.service`, which notes
-        nothing that it could not verify."""
+    async def give_up_untrusted_app(self, listed: Callable[[], Sequence[PublicKey]]) -> None:
+        """Software that `palm-update.service` passes over, which notes nothing that it could not verify: its
+        signer's certificate has ended, or no root in root's list vouches for it. `listed` reads those that
+        the list vouches for, and raises UpdateRefused, OSError."""
         app = self._usable().app
         if app is None:
             return
         try:
+            roots = await asyncio.to_thread(listed)
             # What it began while the certificate held, it may still end well.
-            read_manifest(app.wrapper, roots=self.roots(), now_ms=self.now_ms() - INSTALLED_WITHIN_MS)
-        except TrustError as error:
+            read_manifest(app.wrapper, roots=roots, now_ms=self.now_ms() - INSTALLED_WITHIN_MS)
+        except (TrustError, UpdateRefused) as error:
+            code = error.code if isinstance(error, UpdateRefused) else UNTRUSTED
             _log.error("release %d is given up: %s", app.release_seq, error)
-            await self.app_outcome(app.release_seq, UNTRUSTED)
+            await self.app_outcome(app.release_seq, code)
+        except OSError as error:
+            _log.error("release %d: %s", app.release_seq, error)
 
     async def roll_back(self, facts: GalleryFacts | None) -> None:
         """A technician wants the previous model. Raises UpdateRefused, StateError."""

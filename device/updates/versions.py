@@ -28,7 +28,7 @@ from typing import Final
 
 from device.errors import StateError, UpdateRefused
 from device.platform.files import replace_synced, sync_folder
-from device.trust.bundle import is_vouched
+from device.trust.bundle import followed_roots
 from device.trust.trust import Trust
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.manifest import Manifest
@@ -172,34 +172,33 @@ class Versions:
         shutil.rmtree(self.incoming, ignore_errors=True)
 
     def roots(self, trust: Trust) -> tuple[PublicKey, ...]:
-        """The roots of `trust` that root's copy vouches for; the copy is updated.
+        """As `vouched_roots`; root's copy is updated."""
+        good, path = self.vouched_roots(trust), self._prefix / "roots.json"
+        text = json.dumps({"roots": [root.b64 for root in good]}).encode("ascii")
+        if not path.exists() or path.read_bytes() != text:
+            replace_synced(path, text, mode=0o644)
+        return good
 
-        Without a copy the roots pinned by provisioning are taken.
-        """
+    def vouched_roots(self, trust: Trust) -> tuple[PublicKey, ...]:
+        """The roots of `trust` that root's copy vouches for. Without a copy the roots pinned by provisioning
+        are taken. Raises UpdateRefused `untrusted`."""
         path = self._prefix / "roots.json"
         try:
             held = read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
             known = [PublicKey.from_b64(text) for text in members.array(held, "roots", 1, 64)]
         except FileNotFoundError:
-            known = list(trust.roots)
+            return trust.roots
         except FormatError as error:
             raise UpdateRefused("untrusted", f"{path} is damaged ({error}); restore it") from error
-        listed = zip(trust.roots, trust.obj["roots"], strict=True)
-        good = [
-            root
-            for root, item in listed
-            if root in known or ("root_sig_b64" in item and is_vouched(item, known))
-        ]
+        followed = followed_roots(trust, known)
+        good = tuple(root for root in trust.roots if root in followed)
         if not good:
             raise UpdateRefused(
                 "untrusted",
                 f"no root that this device trusts is in {path}; if it was provisioned with another service "
                 "on purpose, remove that file as root",
             )
-        text = json.dumps({"roots": [root.b64 for root in good]}).encode("ascii")
-        if not path.exists() or path.read_bytes() != text:
-            replace_synced(path, text, mode=0o644)
-        return tuple(good)
+        return good
 
     def _link_python(self, folder: Path) -> None:
         """Make the links to the system's interpreter, which a release does not contain."""

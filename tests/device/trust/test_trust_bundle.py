@@ -80,6 +80,7 @@ def test_a_new_root_needs_the_signature_of_an_old_one(trust: Trust) -> None:
         bundle(revoked_kids=["short"]),
         bundle(keys=["no object"]),
         bundle(keys=[{"kid": "0" * 32}]),
+        bundle(roots=[public(ROOT_KEY) | {"kid": []}]),
         {},
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,8 +22,9 @@ from device.updates.state import GalleryFacts, ModelSlot, ModelTrial, UpdateStat
 from device.updates.store import UpdateStore
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import settings
+from tests.device.trust.pinned_makers import registered
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
-from tests.device.updates.update_setting import open_desk, shipped_id
+from tests.device.updates.update_setting import GalleryOf, open_desk, shipped_id
 from tools.cloud.pack_release import republish
 
 OLD, NEW = "palm-old", shipped_id()
@@ -241,6 +242,7 @@ def test_a_state_that_is_not_on_the_disk_is_reported_and_saved_when_there_is_roo
                 stages=(),
                 wiped=lambda: False,
                 idle=lambda: True,
+                trust=registered,
                 prefix=tmp_path,
             )
             watching = asyncio.create_task(watch.run())
@@ -256,16 +258,6 @@ def test_a_state_that_is_not_on_the_disk_is_reported_and_saved_when_there_is_roo
         await desk.finish()
 
     asyncio.run(asyncio.wait_for(story(), 30))
-
-
-@dataclass(frozen=True)
-class GalleryOf:
-    """A gallery of which only the facts are asked."""
-
-    found: GalleryFacts
-
-    async def facts(self) -> GalleryFacts:
-        return self.found
 
 
 def refuse(*_: Any, **__: Any) -> None:

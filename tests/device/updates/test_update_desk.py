@@ -18,6 +18,7 @@ from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import (
+    ROOT,
     now_ms,
     open_desk,
     packed_files,
@@ -340,11 +341,11 @@ def test_software_that_was_handed_over_is_given_up_once_its_certificate_has_ende
         nonlocal ahead_ms
         await sent(desk, model(), 7, **app)
         ahead_ms = 3_600_000 + 600_000
-        await desk.give_up_expired_app()
+        await desk.give_up_untrusted_app(lambda: [ROOT.public])
         assert desk.state is not None
         assert desk.state.app is not None
         ahead_ms += 600_000
-        await desk.give_up_expired_app()
+        await desk.give_up_untrusted_app(lambda: [ROOT.public])
         assert desk.state.failed is not None
         assert desk.state.failed.code == "untrusted"
         assert not (tmp_path / "updates" / "app").exists()

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from device.platform.clock import SystemClock
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import Manifest, OfferAnswer, OfferReader, ReleaseKind, read_manifest
 from device.updates.models import OpenedUpdates
+from device.updates.state import GalleryFacts
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
@@ -104,6 +106,16 @@ def packed_files(**contents: str) -> Iterator[bytes]:
         for name, text in contents.items():
             (Path(folder) / name).write_text(text)
         yield pack_files(Path(folder), sorted(contents))
+
+
+@dataclass(frozen=True)
+class GalleryOf:
+    """A gallery of which only the facts are asked."""
+
+    found: GalleryFacts
+
+    async def facts(self) -> GalleryFacts:
+        return self.found
 
 
 def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
