@@ -129,7 +129,8 @@ def hand_over(state_dir: Path) -> None:
     """Give everything below `state_dir` to its owner, the daemons' user; a technician provisions with sudo.
     Does nothing unless this process runs as root and the owner is another user. Raises OSError.
 
-    The owner may rename entries meanwhile, so only names within open folders are used, never whole paths.
+    The owner may rename entries meanwhile, so only names within open folders are used, never whole paths; and
+    may remove them, as palmd does with what it writes aside.
     """
     if os.geteuid() != 0 or not state_dir.is_dir():
         return
@@ -138,4 +139,5 @@ def hand_over(state_dir: Path) -> None:
         return
     for _path, folders, files, opened in os.fwalk(state_dir, follow_symlinks=False):
         for name in (*folders, *files):
-            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=opened, follow_symlinks=False)
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=opened, follow_symlinks=False)
