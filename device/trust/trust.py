@@ -250,6 +250,8 @@ def registered_again(earlier: Trust, trust: Trust) -> Trust:
     return _read(
         trust.obj
         | {
+            "roots": earlier.obj["roots"],  # the same ones, with the signatures by which they came
+            "former_roots": earlier.former_roots,
             "keys": [key for key in trust.obj["keys"] if key["kid"] not in earlier.revoked_kids],
             "dbd_keys": [key.to_obj() for key in windows[-_MAX_WINDOWS:]],
             "bundle_seq": earlier.bundle_seq,

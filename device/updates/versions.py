@@ -63,14 +63,17 @@ class Versions:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock. Raises StateError when another holds it: what this program runs from may go then."""
+        """Hold the lock. Raises StateError when another held it, once it is free: what this program runs from
+        may be gone by then, and who started it starts another. One that ended at once would be started again
+        and again meanwhile, until systemd gives up."""
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._prefix / "lock", flags, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise StateError(f"another installation is at work in {self._prefix}") from error
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                raise StateError(f"another installation was at work in {self._prefix}") from error
             yield
         finally:
             os.close(descriptor)
