@@ -57,6 +57,8 @@ def answer_request(
     try:
         again, registered = registration.register(tx, vault, holder, body, now_ms)
     except Problem as problem:
+        if problem.errors:
+            raise _outside_contract(problem) from None
         raise OperatorError(
             f"the registration is refused ({problem.code}): the device_id is active with other keys, or its "
             "keys are known elsewhere; revoke the old device first, or have the device reset"
@@ -111,8 +113,12 @@ def _read(content: bytes) -> tuple[str, RegisterDevice]:
             f"this is no registration request ({error}): `palmctl provision --offline-bundle FILE` makes one"
         ) from None
     except Problem as problem:
-        places = ", ".join(f"{error.pointer or '/'} ({error.code})" for error in problem.errors)
-        raise OperatorError(f"the request is outside the contract: {places}; have it made again") from None
+        raise _outside_contract(problem) from None
+
+
+def _outside_contract(problem: Problem) -> OperatorError:
+    places = ", ".join(f"{error.pointer or '/'} ({error.code})" for error in problem.errors)
+    return OperatorError(f"the request is outside the contract: {places}; have it made again")
 
 
 def _key(pub_b64: str) -> PublicKey:

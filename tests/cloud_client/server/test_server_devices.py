@@ -5,8 +5,10 @@ import os
 
 import pytest
 
+from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS
 from cloud_client.reference_server.errors import OperatorError
-from link1.canonical import b64_encode
+from cloud_client.reference_server.ops.offline_registration import answer_request
+from link1.canonical import b64_encode, canonical_bytes
 from link1.keys import PublicKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object, verify_object
@@ -52,6 +54,34 @@ def test_registration_pins_what_a_device_needs(tenant: Tenant, partner: Partner)
         "synced_at": None,
     }
     assert listed["health"] == ["KEY_UNATTESTED"]
+
+
+@pytest.mark.parametrize("device_id", sorted(RESERVED_DEVICE_IDS))
+def test_no_device_has_a_reserved_id_from_a_stick_either(
+    tenant: Tenant, partner: Partner, device_id: str
+) -> None:
+    """Requests about it would go to other routes: clients make ``/v1/revoke`` of ``/v1/devices/../revoke``."""
+    device, token = SimDevice(tenant, device_id), "t" * 32
+    content = canonical_bytes(
+        {
+            "v": 1,
+            "type": "palm-access.registration.request",
+            "token": token,
+            "body": device.registration(token),
+        }
+    )
+    with pytest.raises(OperatorError, match=r"/device_id \(reserved\)"):
+        tenant.cloud.operate(
+            lambda tx, vault, now: answer_request(
+                tx,
+                vault,
+                tenant.environment("test"),
+                content,
+                verdict_kid=device.verdict_key.kid,
+                now_ms=now,
+            )
+        )
+    assert partner.get("/v1/devices")["data"] == []
 
 
 def test_bad_registrations(tenant: Tenant) -> None:

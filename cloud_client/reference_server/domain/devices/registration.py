@@ -7,7 +7,7 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RegisterDevice
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid, unauthenticated
 from cloud_client.reference_server.contract.strict_json import read_body
-from cloud_client.reference_server.contract.words import DeviceStatusWord
+from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS, DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import reports, rollouts
@@ -53,6 +53,8 @@ def register(
     Problem 401, 409 or 422.
     """
     environment = holder.environment
+    if body.device_id in RESERVED_DEVICE_IDS:  # a request from a stick has no token that was made for an id
+        raise invalid("/device_id", "reserved")
     keys = _keys(body)
     try:
         seal_pub = SealPublicKey.from_b64(body.seal_key.pub_b64)
