@@ -560,6 +560,16 @@ _CHAINS = (
         verdict_id TEXT NOT NULL)""",
 )
 
+_RECEIPTS = (
+    # Which registration of the device was to apply an erasure; 0: one of before, which is over.
+    "ALTER TABLE erasure_devices ADD COLUMN registration_no INTEGER NOT NULL DEFAULT 0",
+    """UPDATE erasure_devices SET registration_no = coalesce(
+           (SELECT d.registration_no FROM erasures r
+            JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = erasure_devices.device_id
+            WHERE r.receipt_id = erasure_devices.receipt_id AND d.kind = 'access'
+              AND d.registered_ms <= r.erased_ms), 0)""",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -570,6 +580,7 @@ MIGRATIONS: Final = (
     _EPOCHS,
     _RECEIVED,
     _CHAINS,
+    _RECEIPTS,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

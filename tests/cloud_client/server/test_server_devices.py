@@ -60,7 +60,7 @@ def test_registration_pins_what_a_device_needs(tenant: Tenant, partner: Partner)
 def test_no_device_has_a_reserved_id_from_a_stick_either(
     tenant: Tenant, partner: Partner, device_id: str
 ) -> None:
-    """Requests about it would go to other routes: clients make ``/v1/revoke`` of ``/v1/devices/../revoke``."""
+    """Requests about it would go elsewhere: clients make ``/v1/revoke`` of ``/v1/devices/../revoke``."""
     device, token = SimDevice(tenant, device_id), "t" * 32
     content = canonical_bytes(
         {

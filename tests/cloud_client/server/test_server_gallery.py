@@ -9,9 +9,11 @@ import pytest
 
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
+from cloud_client.reference_server.domain.people import erasure
 from cloud_client.reference_server.domain.tenancy import persons as people
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
+from cloud_client.reference_server.web.admin.operator_page import views
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of
@@ -113,6 +115,37 @@ def test_an_erasure_ends_open_snapshots(tenant: Tenant, partner: Partner) -> Non
         assert code_of(bad) == "invalid_cursor"
     partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")
     assert code_of(device.send("GET", target)) == "cursor_expired"
+
+
+def test_an_erasure_that_is_complete_stays_so(own_cloud: Cloud) -> None:
+    """Whatever becomes of the devices that were to apply it; what is registered later never had the palm."""
+    tenant = own_cloud.new_tenant()
+    partner, gate, late = tenant.partner(), tenant.device(), tenant.device("gate-2")
+    subject_id = partner.person()["subject_id"]
+    gate.enrol(partner, subject_id)
+    receipt = partner.delete(f"/v1/subjects/{subject_id}")
+    seq = receipt["signed_receipt"]["receipt"]["gallery"]["seq"]
+
+    def how_far() -> tuple[str, int, int, int, list[str]]:
+        """By the API, the metric and the operator page."""
+        found = partner.get(f"/v1/erasure-receipts/{receipt['receipt_id']}")["propagation"]
+        (line,) = own_cloud.operate(lambda tx, *_: views.erasures(tx, tenant.environment("test"))).rows
+        assert (line.devices_total, line.devices_done) == (
+            found["devices_total"],
+            found["devices_acknowledged"],
+        )
+        pending = own_cloud.operate(lambda tx, *_: erasure.under_way(tx))
+        return (found["status"], line.devices_done, line.devices_total, pending, line.waiting_for)
+
+    gate.get(f"/v1/gallery/deltas?epoch=1&after_seq={seq}")
+    assert how_far() == ("pending", 1, 2, 1, ["gate-2"])
+    late.get(f"/v1/gallery/deltas?epoch=1&after_seq={seq}")
+    for kind in ("access", "totem"):
+        assert how_far() == ("complete", 2, 2, 0, [])
+        partner.post(f"/v1/devices/{gate.device_id}/revoke", {"reason": "other"}, 200)
+        assert how_far() == ("complete", 2, 2, 0, [])
+        gate = tenant.device(kind=kind)
+    assert how_far() == ("complete", 2, 2, 0, [])
 
 
 def test_the_chain_holds_through_pages_and_compaction(tenant: Tenant, partner: Partner) -> None:

@@ -18,6 +18,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "ALTER TABLE erasure_devices DROP COLUMN registration_no",
     "DROP TABLE chain_marks",
     "DROP TABLE key_marks",
     "ALTER TABLE inbox DROP COLUMN listed",
@@ -108,8 +109,20 @@ def test_an_upgrade_with_people_and_verdicts(tmp_path: Path, engine: str) -> Non
         verdict = gate.verdict()
         cloud.clock.forward(s=1)
         gate.upload(item(verdict, outcome_unknown=late, decided=decision(verdict, key)))
-    cloud.operate(lambda tx, vault, _: as_of_version_2(tx, vault))
+    waited_for = partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")
+    over = partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")
+
+    def back(tx: Tx, vault: Vault, _: int) -> None:
+        """The gate was registered again since the second erasure."""
+        tx.run("UPDATE erasures SET erased_ms = 1 WHERE receipt_id = :id", id=over["receipt_id"])
+        as_of_version_2(tx, vault)
+
+    cloud.operate(back)
     cloud.restart()
+    receipts = [
+        partner.get(f"/v1/erasure-receipts/{receipt['receipt_id']}") for receipt in (waited_for, over)
+    ]
+    assert [receipt["propagation"]["status"] for receipt in receipts] == ["pending", "complete"]
 
     def row(tx: Tx, *_: object) -> Any:
         return tx.one("SELECT * FROM subjects WHERE cpf_ct IS NOT NULL")

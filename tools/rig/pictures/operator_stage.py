@@ -202,4 +202,4 @@ def _erasures(tx: Tx, environment: Environment, now_ms: int, device_ids: list[st
             **environment.params,
         )
         for device_id in access:
-            _insert(tx, "erasure_devices", receipt_id=receipt_id, device_id=device_id)
+            _insert(tx, "erasure_devices", receipt_id=receipt_id, device_id=device_id, registration_no=1)

@@ -7,6 +7,8 @@ subject_ref, without which no device could drop the palm.
 
 import json
 import uuid
+from dataclasses import dataclass
+from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import ProblemCode
@@ -67,8 +69,8 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
         **environment.params,
     )
     tx.run(
-        """INSERT INTO erasure_devices (receipt_id, device_id)
-           SELECT :receipt_id, device_id FROM devices
+        """INSERT INTO erasure_devices (receipt_id, device_id, registration_no)
+           SELECT :receipt_id, device_id, registration_no FROM devices
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND kind = 'access' AND status = 'active'""",
         receipt_id=receipt["receipt_id"],
         **environment.params,
@@ -91,24 +93,46 @@ def receipt_object(tx: Tx, row: Row) -> shown.ErasureReceipt:
     )
 
 
-def _propagation(tx: Tx, row: Row) -> shown.Propagation:
-    """How many of the devices that were active at the erasure have applied it."""
+@dataclass(frozen=True, slots=True)
+class ErasureReach:
+    """How many devices were to apply an erasure, how many have, and which of the others are waited for."""
+
+    devices_total: int
+    devices_done: int
+    waiting_for: list[str]
+
+
+# Of a registration that is over no palm is left: its device was revoked, and began again without any.
+_APPLIED: Final = (
+    "(e.registration_no <> d.registration_no OR (d.acked_epoch, d.acked_seq) >= (r.epoch, r.seq))"
+)
+
+
+def reach(tx: Tx, receipt_id: str) -> ErasureReach:
+    """How far an erasure has come among the access devices that were active then."""
     devices = tx.all(
-        """SELECT d.status, (d.acked_epoch, d.acked_seq) >= (:epoch, :seq) AS acknowledged
-           FROM erasure_devices e
-           JOIN devices d ON d.tenant_id = :tenant_id AND d.device_id = e.device_id
-           WHERE e.receipt_id = :receipt_id""",
-        epoch=row["epoch"],
-        seq=row["seq"],
-        tenant_id=row["tenant_id"],
-        receipt_id=row["receipt_id"],
+        f"""SELECT d.device_id, d.status, {_APPLIED} AS applied
+            FROM erasures r
+            JOIN erasure_devices e ON e.receipt_id = r.receipt_id
+            JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
+            WHERE r.receipt_id = :receipt_id ORDER BY d.device_id""",  # noqa: S608 - fixed words only
+        receipt_id=receipt_id,
     )
-    # A device that was revoked since recognises no palm; there is nothing to wait for.
-    waiting = [device for device in devices if device["status"] == "active" and not device["acknowledged"]]
-    return shown.Propagation(
-        status="pending" if waiting else "complete",
+    behind = [device for device in devices if not device["applied"]]
+    return ErasureReach(
         devices_total=len(devices),
-        devices_acknowledged=sum(1 for device in devices if device["acknowledged"]),
+        devices_done=len(devices) - len(behind),
+        # A device that was revoked since recognises no palm; there is nothing to wait for.
+        waiting_for=[device["device_id"] for device in behind if device["status"] == "active"],
+    )
+
+
+def _propagation(tx: Tx, row: Row) -> shown.Propagation:
+    reached = reach(tx, row["receipt_id"])
+    return shown.Propagation(
+        status="pending" if reached.waiting_for else "complete",
+        devices_total=reached.devices_total,
+        devices_acknowledged=reached.devices_done,
         fail_closed_at=rfc3339(row["erased_ms"] + GALLERY_TTL_MS),
     )
 
@@ -119,8 +143,7 @@ def under_way(tx: Tx, environment: Environment | None = None) -> int:
         f"""SELECT count(*) FROM erasures r WHERE EXISTS
              (SELECT 1 FROM erasure_devices e
               JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
-              WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
-                AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))
+              WHERE e.receipt_id = r.receipt_id AND d.status = 'active' AND NOT {_APPLIED})
             {"" if environment is None else "AND tenant_id = :tenant_id AND livemode = :livemode"}""",  # noqa: S608 - fixed parts
         **({} if environment is None else environment.params),
     )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
 from cloud_client.reference_server.domain.devices.records import health_of, offline_after_ms
-from cloud_client.reference_server.domain.people import sessions
+from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
 
@@ -298,33 +298,25 @@ def _session_line(row: Row, now_ms: int) -> SessionLine:
 def erasures(tx: Tx, environment: Environment, number: int = 1) -> TablePage:
     """Erasures, newest first, each with the devices that have not applied it yet."""
     rows = tx.all(
-        """SELECT receipt_id, epoch, seq, erased_ms FROM erasures
+        """SELECT receipt_id, seq, erased_ms FROM erasures
            WHERE tenant_id = :tenant_id AND livemode = :livemode
            ORDER BY erased_ms DESC, receipt_id LIMIT :rows OFFSET :skip""",
         **_slice(number),
         **environment.params,
     )
-    return _page(rows, number, lambda row: _erasure_line(tx, environment, row))
+    return _page(rows, number, lambda row: _erasure_line(tx, row))
 
 
-def _erasure_line(tx: Tx, environment: Environment, row: Row) -> ErasureLine:
-    devices = tx.all(
-        """SELECT d.device_id, d.status, d.acked_epoch, d.acked_seq FROM erasure_devices e
-           JOIN devices d ON d.tenant_id = :tenant_id AND d.device_id = e.device_id
-           WHERE e.receipt_id = :receipt_id ORDER BY d.device_id""",
-        tenant_id=environment.tenant_id,
-        receipt_id=row["receipt_id"],
-    )
-    point = (row["epoch"], row["seq"])
-    behind = [device for device in devices if (device["acked_epoch"], device["acked_seq"]) < point]
+def _erasure_line(tx: Tx, row: Row) -> ErasureLine:
+    reached = erasure.reach(tx, row["receipt_id"])
     return ErasureLine(
         receipt_id=row["receipt_id"],
         seq=row["seq"],
         erased_ms=row["erased_ms"],
         fail_closed_ms=row["erased_ms"] + GALLERY_TTL_MS,
-        devices_total=len(devices),
-        devices_done=len(devices) - len(behind),
-        waiting_for=[device["device_id"] for device in behind if device["status"] == "active"],
+        devices_total=reached.devices_total,
+        devices_done=reached.devices_done,
+        waiting_for=reached.waiting_for,
     )
 
 
