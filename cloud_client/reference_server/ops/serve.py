@@ -324,6 +324,8 @@ async def _sweep_regularly(api: Api) -> None:
             log.info("sweep: %s", (await _swept(api.store, api.service.now_ms())).shown)
         except StoreUnavailable as error:
             log.warning("sweep not done, tried again later: %s", error)
+        except Exception as error:  # noqa: BLE001 - without this task nothing would be deleted any more
+            log.error("sweep not done, tried again later: %s", type(error).__name__)
         await asyncio.sleep(SWEEP_EVERY_S)
 
 

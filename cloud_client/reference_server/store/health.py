@@ -55,7 +55,11 @@ class StoreHealth:
             await store.write(_write, lock=UNLOCKED)
         except StoreUnavailable as error:
             wrong = str(error)
-        self._wrong, self._looked_s, self._looking = wrong, self._monotonic_s(), None
+        except Exception as error:  # noqa: BLE001 - a table that is lost, say: the store cannot do its work
+            wrong = f"database: {type(error).__name__}"
+        finally:
+            self._looked_s, self._looking = self._monotonic_s(), None
+        self._wrong = wrong
         if wrong != was:
             log.warning("the store takes %s", "writes again" if wrong is None else f"no writes: {wrong}")
 

@@ -89,6 +89,17 @@ def test_health_looks_at_the_store(own_cloud: Cloud, monkeypatch: pytest.MonkeyP
     assert desk.get("/operator/sign-in", headers={"Cookie": "a/b=1; {=}; ;="}).status_code == 200
 
 
+def test_health_outlives_a_table_that_is_lost(own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a look at the store ends with, there is another."""
+    monkeypatch.setattr(health, "EVERY_S", 0)
+    desk = Desk(own_cloud)
+    assert desk.get("/healthz").status_code == 200
+    own_cloud.operate(lambda tx, *_: tx.run("ALTER TABLE nonces RENAME TO lost"))
+    assert [desk.get("/healthz").status_code for _ in range(2)] == [503, 503]
+    own_cloud.operate(lambda tx, *_: tx.run("ALTER TABLE lost RENAME TO nonces"))
+    assert desk.get("/healthz").json() == {"status": "ok"}
+
+
 def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
     desk, tenant = Desk(own_cloud), own_cloud.new_tenant()
     own_cloud.api.on_answer = desk.metrics.note

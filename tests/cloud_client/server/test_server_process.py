@@ -1,6 +1,8 @@
 """The server as a process: real HTTP, commands next to it, long-poll, a locked database, its end."""
 
+import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.ops import retention, serve
 from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
@@ -213,3 +217,19 @@ def test_a_first_start_that_was_cut_off_keeps_the_keys_that_it_made(tmp_path: Pa
     CliRunner().invoke(command, ["root", "show", "--data", str(tmp_path)], catch_exceptions=False)
     assert made.read_bytes() == bytes(32)
     assert {path.name for path in made.parent.iterdir()} == {"kms.key", "root.key", "server.key"}
+
+
+def test_it_sweeps_on_after_an_error_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "SWEEP_EVERY_S", 0.01)
+    swept: list[int] = []
+
+    def broken(_tx: Tx, now_ms: int) -> retention.Swept:
+        swept.append(now_ms)
+        if len(swept) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise LookupError
+
+    monkeypatch.setattr(retention, "sweep", broken)
+    options = ServeOptions(DataDirectory.of(tmp_path), port=0)
+    asyncio.run(asyncio.wait_for(serve.serve(options, lambda *_: None), 20))
+    assert len(swept) >= 3

@@ -1,9 +1,14 @@
 """Many devices that wait: one change wakes all of them, and requests of others go between them."""
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from cloud_client.reference_server.domain.gallery.waiters import AT_WORK, Waiters, Woken
 from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller, Environment
+from cloud_client.reference_server.web.api import changes
+from tests.cloud_client.server.server_harness import Cloud
 
 DEVICES = 10 * AT_WORK
 ENVIRONMENT = Environment("tenant", False)
@@ -67,3 +72,34 @@ def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
         assert await after is Woken.TIMED_OUT
 
     asyncio.run(run())
+
+
+def test_devices_are_woken_after_an_error_of_any_kind(
+    own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "AGAIN_S", 0.01)
+    tenant, store, errors = own_cloud.new_tenant(), own_cloud.api.store, [RuntimeError(), OSError()]
+    read = store.read
+
+    async def broken(work: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await read(work)
+
+    monkeypatch.setattr(store, "read", broken)
+
+    async def run() -> Woken:
+        waiters = own_cloud.api.service.waiters
+        async with changes.followed(own_cloud.api.service, store):
+            turn = waiters.enter(
+                DeviceCaller("gate-1", tenant.environment("test"), "access", "active", "kid")
+            )
+            waiters.look(turn)
+            return await asyncio.wait_for(waited(waiters, turn), 20)
+
+    async def waited(waiters: Waiters, turn: Any) -> Woken:
+        async with waiters.at_work:
+            return await waiters.wait(turn, 10)
+
+    assert own_cloud.run(run()) is Woken.CHANGED
+    assert not errors

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.errors import StoreUnavailable
@@ -12,6 +13,8 @@ from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Change, Tx
 
 log = logging.getLogger("palm.cloud")
+
+AGAIN_S: Final = 1.0
 
 
 @asynccontextmanager
@@ -28,15 +31,24 @@ async def followed(service: Service, store: AsyncStore) -> AsyncIterator[None]:
 
 
 async def _follow(service: Service, store: AsyncStore) -> None:
-    async with contextlib.aclosing(store.changes()) as all_changes:
-        async for changes in all_changes:
-            if not changes:
-                try:
-                    service.waiters.positions(await store.read(_positions))
-                except StoreUnavailable as error:
-                    log.warning("waiting devices are not woken: %s", error)
-            for change in changes:
-                _apply(service, change)
+    while True:
+        try:
+            async with contextlib.aclosing(store.changes()) as all_changes:
+                async for changes in all_changes:
+                    await _take_in(service, store, changes)
+        except Exception as error:  # noqa: BLE001 - without this task no waiting device would be woken
+            log.error("changes are not followed, tried again: %s", type(error).__name__)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _take_in(service: Service, store: AsyncStore, changes: list[Change]) -> None:
+    if not changes:
+        try:
+            service.waiters.positions(await store.read(_positions))
+        except StoreUnavailable as error:
+            log.warning("waiting devices are not woken: %s", error)
+    for change in changes:
+        _apply(service, change)
 
 
 def _apply(service: Service, change: Change) -> None:
