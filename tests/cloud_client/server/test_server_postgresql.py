@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -230,6 +231,17 @@ def test_a_database_that_is_away_is_a_503(postgresql: Cluster, on_postgresql: Cl
     # Every connection is made again, and nothing was half-written.
     assert [partner.send("GET", "/v1/subjects").status_code for _ in range(8)] == [200] * 8
     assert partner.send("POST", "/v1/subjects", {"external_ref": "p"}, key="k").status_code == 201
+
+
+def test_mail_is_listed_while_another_tenant_writes(on_postgresql: Cloud) -> None:
+    writer, tenant = on_postgresql.new_tenant(), on_postgresql.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    partner.post(f"/v1/devices/{device.device_id}/revoke", {"reason": "other"}, 200)
+    on_postgresql.operate(lambda tx, *_: tx.run("UPDATE inbox SET listed = 0"))
+    with closing(connect_store(on_postgresql.data.database)) as store, store.writing(lock=writer.tenant_id):
+        page = partner.get(f"/v1/devices/{device.device_id}/inbox")
+    assert page["data"]
+    assert on_postgresql.operate(lambda tx, *_: tx.exists("SELECT 1 FROM inbox WHERE listed = 0")) is False
 
 
 def test_an_erased_person_is_in_no_table_and_readable_in_no_file(
