@@ -132,6 +132,24 @@ def test_what_changes_comes_again(tenant: Tenant, partner: Partner, key: Signing
     assert (poller.poll(), poller.states[verdict_id]) == ([verdict_id], "conflict")
 
 
+def test_an_erasure_is_a_change_of_the_persons_records(
+    tenant: Tenant, partner: Partner, key: SigningKey
+) -> None:
+    gate, poller = tenant.device(), Poller(partner)
+    person = partner.person("account-17")
+    gate.enrol(partner, person["subject_id"])
+    theirs, others = gate.verdict(person["subject_ref"]), gate.verdict()
+    gate.upload(item(theirs), item(others))
+    assert sorted(poller.poll()) == sorted([object_ref(theirs), object_ref(others)])
+    before = poller.cursor
+    partner.delete(f"/v1/subjects/{person['subject_id']}")
+    assert poller.poll() == [object_ref(theirs)]
+    (again,) = partner.get("/v1/verdict-changes", cursor=before)["data"]
+    assert "external_ref" not in again and "subject_id" not in again
+    partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")
+    assert poller.poll() == []
+
+
 def test_the_clock_goes_back_and_the_store_too(own_cloud: Cloud) -> None:
     """Numbers never fall with the clock; after a restore they are above those that were given out before."""
     tenant = own_cloud.new_tenant()

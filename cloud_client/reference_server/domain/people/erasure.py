@@ -20,6 +20,7 @@ from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.tenancy import persons, signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.rows import own_row
+from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject
 from link1.signed import Kind
@@ -52,7 +53,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
     }
     if retained:
         receipt["retained"] = retained
-    _delete(tx, environment, subject_id)
+    _delete(tx, environment, subject_id, call.now_ms)
     call.service.palms.forget(environment.stream, subject_id)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
     erased = tx.row(
@@ -180,12 +181,14 @@ def _retained(tx: Tx, row: Row) -> list[str]:
     return ["verdict_proofs"] if proofs else []
 
 
-def _delete(tx: Tx, environment: Environment, subject_id: str) -> None:
+def _delete(tx: Tx, environment: Environment, subject_id: str, now_ms: int) -> None:
     """Delete everything about the person and every link to them. Their key is part of the row."""
+    # The records are delivered again, so that a back office's copy does not keep the link.
     tx.run(
-        """UPDATE verdicts SET subject_id = NULL
+        """UPDATE verdicts SET subject_id = NULL, change_no = :change_no
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
         subject_id=subject_id,
+        change_no=uploads.next_change_no(tx, environment, now_ms),
         **environment.params,
     )
     for statement in (

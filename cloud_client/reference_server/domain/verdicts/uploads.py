@@ -3,8 +3,9 @@
 Order does not matter and repeating is safe. What is signed but does not agree with what is held is never
 written over it: it is kept as evidence and the record becomes ``conflict``.
 
-Every record carries the number of the upload that made it or changed it last (``change_no``), which is what
-listVerdictChanges goes by. An environment's numbers rise in the order in which its uploads are committed.
+Every record carries the number of the upload, or the erasure, that made it or changed it last
+(``change_no``), which is what listVerdictChanges goes by. An environment's numbers rise in the order in which
+these are committed.
 """
 
 import json
@@ -51,7 +52,7 @@ def take_batch(
     tx: Tx, environment: Environment, device_id: str, batch: VerdictBatch, now_ms: int
 ) -> shown.BatchResult:
     """Take the batch of a device, whichever way it came; each item is judged alone."""
-    take = _Upload(tx, environment, device_id, now_ms, _next_change_no(tx, environment, now_ms))
+    take = _Upload(tx, environment, device_id, now_ms, next_change_no(tx, environment, now_ms))
     result = shown.BatchResult(accepted=[], duplicates=[], rejected=[])
     for index, item in enumerate(batch.items):
         try:
@@ -78,8 +79,8 @@ class _Upload:
     change_no: int
 
 
-def _next_change_no(tx: Tx, environment: Environment, now_ms: int) -> int:
-    """The number of an upload: above every earlier one of the environment.
+def next_change_no(tx: Tx, environment: Environment, now_ms: int) -> int:
+    """The number of a change: above every earlier one of the environment.
 
     Microseconds of the clock wherever that is ahead of the last number: so a database that was restored from
     a backup gives no number again that a back office has a cursor of.
