@@ -328,7 +328,7 @@ def epoch_new(*, tenant: str, mode: str, model_id: str) -> Work:
     """Begin a gallery epoch made with a model; devices take it by snapshot."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, __: operator.new_epoch(tx, environment_of(tenant, mode), model_id)
+    return lambda tx, _, now: operator.new_epoch(tx, environment_of(tenant, mode), model_id, now)
 
 
 @cloud.group()

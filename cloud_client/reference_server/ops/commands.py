@@ -285,12 +285,12 @@ def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: in
     return sessions.session_object(row, now_ms).plain()
 
 
-def new_epoch(tx: Tx, environment: Environment, model_id: str) -> Printed:
+def new_epoch(tx: Tx, environment: Environment, model_id: str, now_ms: int) -> Printed:
     """``epoch new``: devices take the gallery again, by snapshot."""
     check_environment(tx, environment)
     if not NAME_64.fullmatch(model_id):
         raise OperatorError("a model_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
-    state = gallery_log.new_epoch(tx, environment, model_id)
+    state = gallery_log.new_epoch(tx, environment, model_id, now_ms)
     return {"stream": state.stream, "epoch": state.epoch, "seq": state.seq}
 
 

@@ -192,15 +192,28 @@ def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> N
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id)
     environment = tenant.environment("test")
-    made = tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, MODEL_ID))
+    made = tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, MODEL_ID, now))
     assert made == {"stream": environment.stream, "epoch": 2, "seq": 0}
     gone = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=2")
     assert code_of(gone) == "history_expired"
     page = read_snapshot_page(device.send("GET", "/v1/gallery/snapshot").content, keys_of(tenant.cloud).get)
     assert (page.head.epoch, page.head.count, len(page.entries)) == (2, 2, 2)
-    tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, "model-2"))
+    tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, "model-2", now))
     assert partner.get(f"/v1/subjects/{subject_id}")["status"] == "pending_enrollment"
     assert device.get("/v1/gallery/snapshot")["data"] == []
+
+
+def test_an_epoch_of_another_model_changes_who_was_enrolled(tenant: Tenant, partner: Partner) -> None:
+    enrolled, never = (partner.person()["subject_id"] for _ in range(2))
+    tenant.device().enrol(partner, enrolled)
+    before = [partner.get(f"/v1/subjects/{subject_id}")["updated_at"] for subject_id in (enrolled, never)]
+    tenant.cloud.clock.forward(s=1)
+    for model, moves in ((MODEL_ID, False), ("model-2", True)):
+        tenant.cloud.operate(
+            lambda tx, _, now, model=model: operator.new_epoch(tx, tenant.environment("test"), model, now)
+        )
+        after = [partner.get(f"/v1/subjects/{subject_id}")["updated_at"] for subject_id in (enrolled, never)]
+        assert [old < new for old, new in zip(before, after, strict=True)] == [moves, False]
 
 
 def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner: Partner) -> None:
@@ -209,7 +222,7 @@ def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner
     for seed, subject_id in enumerate((again, revoked, never), 1):
         device.enrol(partner, subject_id, seed=seed)
     for model in ("model-2", MODEL_ID):
-        tenant.cloud.operate(lambda tx, _, __, model=model: operator.new_epoch(tx, environment, model))
+        tenant.cloud.operate(lambda tx, _, now, model=model: operator.new_epoch(tx, environment, model, now))
     device.enrol(partner, again, seed=2)
 
     def shown() -> tuple[int, int, int]:

@@ -83,7 +83,7 @@ def test_a_new_epoch_comes_as_a_snapshot(
     tenant: Tenant, partner: Partner, mail: Mailbox, tmp_path: Path
 ) -> None:
     fill(tenant, partner, 200)
-    tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, tenant.environment("test"), MODEL_ID))
+    tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, tenant.environment("test"), MODEL_ID, now))
     mailed = open_gallery(tmp_path, tenant)
     assert round_trip(mail, partner, mailed) == [PAGE, PAGE, PAGE]
     assert (mailed.position, mailed.gallery.count) == ((2, 0), 400)
@@ -110,7 +110,9 @@ def test_a_long_way_takes_several_transactions(
     monkeypatch.setattr(mail_gallery, "STEP", 2)
     fill(tenant, partner, 10)
     if whole:
-        tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, tenant.environment("test"), MODEL_ID))
+        tenant.cloud.operate(
+            lambda tx, _, now: operator.new_epoch(tx, tenant.environment("test"), MODEL_ID, now)
+        )
     mailed = open_gallery(tmp_path, tenant)
     assert round_trip(mail, partner, mailed) == [PAGE if whole else DELTAS] * 7
     assert (mailed.position, mailed.gallery.count) == ((2, 0) if whole else (1, 20), 20)
@@ -128,7 +130,7 @@ def test_what_happens_between_the_transactions_ends_the_filling(
     monkeypatch.setattr(mail_gallery, "STEP", 1)
     fill(tenant, partner, 4)
     if whole:
-        cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, MODEL_ID))
+        cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, MODEL_ID, now))
     steps: list[mail_gallery.Filling] = []
     monkeypatch.setattr(
         mail_gallery.Filling, "step", _only_first(mail_gallery.Filling.step, steps), raising=True
@@ -140,7 +142,7 @@ def test_what_happens_between_the_transactions_ends_the_filling(
     if what == "erasure":
         partner.delete(f"/v1/subjects/{partner.get('/v1/subjects')['data'][0]['subject_id']}")
     elif what == "epoch":
-        cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, MODEL_ID))
+        cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, MODEL_ID, now))
     else:
         partner.post(f"{mail.path}/revoke", {"reason": "lost"}, 200)
         before += 1

@@ -110,7 +110,7 @@ class Operators:
         self._history.say("OPERATOR", "the service is restored from its backup")
         self._history.lost |= {ref for ref in rows if world.onlooker.service_rows().get(ref) != rows[ref]}
         while service.state_of_stream(environment).epoch <= seen:
-            service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
+            service.operate(lambda tx, _vault, now: operator.new_epoch(tx, environment, NO_MODEL_ID, now))
         world.onlooker.note_stream()
         for _ in range(_MAIL_TRIES if world.plan.offline else 0):
             await asyncio.sleep(_MAIL_S)
@@ -172,7 +172,9 @@ class Operators:
                         )
                     )
                 case Act.EPOCH:
-                    service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
+                    service.operate(
+                        lambda tx, _vault, now: operator.new_epoch(tx, environment, NO_MODEL_ID, now)
+                    )
                 case _:
                     await office.post(f"/v1/devices/{DEVICE_ID}/revoke", {"reason": "lost"})
                     self._history.revoked = True

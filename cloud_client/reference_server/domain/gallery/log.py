@@ -264,7 +264,7 @@ def _open_suspension(tx: Tx, environment: Environment, subject_id: str, seq: int
     )
 
 
-def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
+def new_epoch(tx: Tx, environment: Environment, model_id: str, now_ms: int) -> StreamState:
     """Begin an epoch made with ``model_id``, at a cost that the size of the gallery hardly changes.
 
     Templates of the same model move into the new epoch (a rebuild). Where it is another, persons must be
@@ -289,8 +289,10 @@ def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
         tx.run(
             """UPDATE subjects SET model_id = NULL, hands = NULL, enrolled_ms = NULL, suspended = 0,
                       status = CASE WHEN operator_blocked_ms IS NULL THEN 'pending_enrollment'
-                                    ELSE 'blocked' END
+                                    ELSE 'blocked' END,
+                      updated_ms = CASE WHEN enrolled_ms IS NULL THEN updated_ms ELSE :now_ms END
                WHERE tenant_id = :tenant_id AND livemode = :livemode""",
+            now_ms=now_ms,
             **environment.params,
         )
         tx.run("DELETE FROM suspensions WHERE stream = :stream", stream=state.stream)
