@@ -570,6 +570,11 @@ _RECEIPTS = (
               AND d.registered_ms <= r.erased_ms), 0)""",
 )
 
+_RESUMED = (
+    # Only verdicts since then are counted.
+    "ALTER TABLE rollouts ADD COLUMN resumed_ms BIGINT",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -581,6 +586,7 @@ MIGRATIONS: Final = (
     _RECEIVED,
     _CHAINS,
     _RECEIPTS,
+    _RESUMED,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -342,6 +342,31 @@ def test_another_share_of_accepted_palms_halts(
         assert rolled.status()["state"] == "running"
 
 
+def test_after_resume_only_later_verdicts_count(tenant: Tenant) -> None:
+    """Verdicts of before it, which a gate hands in later, do not halt it once more."""
+    devices, rolled = fleet(tenant, 2), Rolled(tenant)
+    rolled.start(waves=(50, 100))
+    (first,) = (devices[name] for name in rolled.members())
+    (other,) = (device for device in devices.values() if device is not first)
+    rolled.say(first, None)
+    rolled.say(first, "running")
+    accepted, refused = [other.verdict("a" * 32) for _ in range(300)], [first.verdict() for _ in range(300)]
+    tenant.cloud.clock.forward(s=5)
+    rolled.halt()
+    rolled.resume()
+    for device, signed in ((other, accepted), (first, refused)):
+        for begin in range(0, 300, 100):
+            device.upload(*(item(verdict) for verdict in signed[begin : begin + 100]))
+    tenant.cloud.clock.forward(s=5)
+    rolled.tick()
+    assert rolled.status()["state"] == "running"
+    verdicts(other, 300, 0)
+    verdicts(first, 0, 300)
+    tenant.cloud.clock.forward(s=5)
+    rolled.tick()
+    assert rolled.status()["state"] == "halted"
+
+
 def by_mail(device: SimDevice, partner: Partner) -> Mailbox:
     """A device that is heard by mail, and was on the network an hour ago."""
     box = Mailbox(device)

@@ -100,7 +100,7 @@ def pause(tx: Tx, environment: Environment, release_seq: int) -> None:
 def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> None:
     """Go on; a device that is bad now is left out of all counts. OperatorError unless paused or halted.
 
-    The verdicts are counted from here on: else those that halted it would halt it again.
+    The verdicts are counted that are decided from here on: else those that halted it would halt it again.
     """
     rollout = _rollout(tx, environment, release_seq)
     _check_state(rollout, "paused", "halted")
@@ -113,6 +113,12 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
                 **_key(rollout),
             )
     tx.run(f"DELETE FROM rollout_verdicts WHERE {_OF_ROLLOUT}", **_key(rollout))  # noqa: S608
+    # A device that was away hands in older ones later.
+    tx.run(
+        f"UPDATE rollouts SET resumed_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608 - fixed words only
+        now_ms=now_ms,
+        **_key(rollout),
+    )
     _set_state(tx, rollout, "running")
     if rollout["wave"] == len(json.loads(rollout["waves"])):
         _fill_wave(tx, environment, rollout)
@@ -270,7 +276,8 @@ def count_verdict(
            LEFT JOIN rollout_devices d ON d.tenant_id = o.tenant_id AND d.livemode = o.livemode
                                       AND d.release_seq = o.release_seq AND d.device_id = :device_id
            WHERE o.tenant_id = :tenant_id AND o.livemode = :livemode AND o.state IN ('running', 'paused')
-             AND o.started_ms <= :decided_ms AND :decided_ms <= :latest_ms AND coalesce(d.left_out, 0) = 0
+             AND coalesce(o.resumed_ms, o.started_ms) <= :decided_ms AND :decided_ms <= :latest_ms
+             AND coalesce(d.left_out, 0) = 0
            ON CONFLICT (tenant_id, livemode, release_seq, hour, took) DO UPDATE SET
                decided = rollout_verdicts.decided + 1,
                accepted = rollout_verdicts.accepted + excluded.accepted""",
