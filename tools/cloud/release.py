@@ -1,5 +1,6 @@
 """`palmctl cloud release`: releases packed and signed, and rolled out to devices in waves."""
 
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -10,13 +11,12 @@ import click
 from link1.plain_file import check_replaceable
 from tools.cloud.store import (
     Command,
-    Work,
     echo,
     environment_of,
     of_environment,
     on_data,
-    on_store,
     on_this_store,
+    opened_store,
     reported,
 )
 from tools.palmctl.groups import WholeHelpGroup
@@ -157,24 +157,42 @@ def _waves(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
 _SECONDS = click.IntRange(0, 365 * 24 * 3600)
 
 
-def _of_rollout(move: Callable[..., None]) -> Command:
-    """A command that moves a rollout and prints how far it is then."""
+def _of_rollout(move: Callable[..., "Callable[[Tx], bool] | None"]) -> Command:
+    """A command that moves a rollout and prints how far it is then.
+
+    ``move`` answers with what is left to do, if anything: work for one transaction after another, until it
+    returns False. The move itself is committed before, so that servers follow it at once.
+    """
 
     @click.argument("release_seq", type=click.IntRange(1, _MAX_SEQ))
     @click.option("--devices", is_flag=True, help="Name the devices.")
     @of_environment
-    @on_store
+    @on_data
+    @reported
     @wraps(move)
-    def command(*, tenant: str, mode: str, release_seq: int, devices: bool, **given: Any) -> Work:
+    def command(
+        *,
+        data: Path,
+        database: str | None,
+        as_json: bool,
+        tenant: str,
+        mode: str,
+        release_seq: int,
+        devices: bool,
+        **given: Any,
+    ) -> None:
         from cloud_client.reference_server.domain.devices import rollouts
+        from cloud_client.reference_server.ops.retention import PAUSE_S
 
         environment = environment_of(tenant, mode)
-
-        def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
-            move(tx, vault, environment, release_seq, now_ms, **given)
-            return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
-
-        return work
+        with opened_store(data, database) as (store, vault, now_ms):
+            with store.writing() as tx:
+                unfinished = move(tx, vault, environment, release_seq, now_ms, **given)
+            while unfinished is not None and store.write(unfinished, lock=environment.tenant_id):
+                time.sleep(PAUSE_S)
+            with store.reading() as tx:
+                shown = rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
+        echo(shown, as_json=as_json)
 
     return command
 
@@ -241,11 +259,12 @@ def release_resume(
 @_of_rollout
 def release_halt(
     tx: "Tx", vault: "Vault", environment: "Environment", release_seq: int, now_ms: int, /
-) -> None:
+) -> "Callable[[Tx], bool]":
     """Offer a release to no device any more, and take back what is not delivered."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    rollouts.halt(tx, vault, environment, release_seq, now_ms)
+    rollouts.halt(tx, environment, release_seq)
+    return lambda tx: rollouts.take_back(tx, vault, environment, now_ms)
 
 
 def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:

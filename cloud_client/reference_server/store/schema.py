@@ -575,6 +575,13 @@ _RESUMED = (
     "ALTER TABLE rollouts ADD COLUMN resumed_ms BIGINT",
 )
 
+_UNDELIVERED = (
+    # What is taken back of a halted release is found, and in its order, among what is not delivered yet.
+    "DROP INDEX inbox_release",
+    """CREATE INDEX inbox_undelivered ON inbox (tenant_id, release_seq, device_id, seq)
+        WHERE release_seq IS NOT NULL AND acked_ms IS NULL""",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -587,6 +594,7 @@ MIGRATIONS: Final = (
     _CHAINS,
     _RECEIPTS,
     _RESUMED,
+    _UNDELIVERED,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

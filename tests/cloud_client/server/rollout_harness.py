@@ -75,9 +75,11 @@ class Rolled:
         return self._moved(lambda tx, _, now: rollouts.resume(tx, self.environment, self.release_seq, now))
 
     def halt(self) -> Any:
-        return self._moved(
-            lambda tx, vault, now: rollouts.halt(tx, vault, self.environment, self.release_seq, now)
-        )
+        """As the command does it."""
+        self.cloud.operate(lambda tx, *_: rollouts.halt(tx, self.environment, self.release_seq))
+        while self.cloud.operate(lambda tx, vault, now: rollouts.take_back(tx, vault, self.environment, now)):
+            pass
+        return self.status()
 
     def _moved(self, move: Any) -> Any:
         self.cloud.operate(move)

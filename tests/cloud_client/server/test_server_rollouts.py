@@ -3,17 +3,24 @@
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from cloud_client.reference_server.domain.devices import releases
+from cloud_client.reference_server.domain.devices import releases, rollouts
 from cloud_client.reference_server.domain.devices.rollout_rules import first_of
-from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.domain.mailbox import inbox
+from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import b64_decode
 from link1.keys import PublicKey
 from link1.signed import Kind, verify_object
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.rollout_harness import CHUNK, PAYLOAD, Rolled, report
+from tests.cloud_client.server.server_database import database_words, on_sqlite
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
+from tests.cloud_client.server.test_server_lists import Noted
 from tests.cloud_client.server.test_server_verdicts import item
+from tools.cloud.command import cloud as command
 
 UPDATES = "/v1/devices/self/updates"
 
@@ -413,6 +420,55 @@ def test_mail_of_a_halted_release_is_taken_back(tenant: Tenant, partner: Partner
     rolled.resume()
     rolled.tick()
     assert sum("update" in kind for kind, _ in box.fetch(partner)) == rolled.manifest["chunk_count"] + 1
+
+
+def test_a_halt_holds_at_once_and_mail_is_taken_back_in_steps(
+    tenant: Tenant, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever becomes of the command: a server goes on with what is left."""
+    device, rolled = tenant.device("gate-mail"), Rolled(tenant, payload=PAYLOAD * 5)
+    box = by_mail(device, partner)
+    rolled.start(waves=(100,))
+    rolled.tick()
+    replace, room = inbox.replace, rollouts.MAIL_STEP
+
+    def cut_off(*given: Any, **named: Any) -> None:
+        nonlocal room
+        if room == 0:
+            raise StoreUnavailable("database: gone")
+        room -= 1
+        replace(*given, **named)
+
+    monkeypatch.setattr(inbox, "replace", cut_off)
+    place = ["--tenant", tenant.tenant_id, "--mode", "test", "--data", str(tenant.cloud.data.path)]
+    if isinstance(tenant.cloud.data.database, str):
+        place += database_words(tenant.cloud.data.database)
+    done = CliRunner().invoke(command, ["release", "halt", str(rolled.release_seq), *place])
+    assert done.exit_code == 1
+    assert rolled.status()["state"] == "halted"
+    left = sum("update" in kind for kind, _ in box.fetch(partner))
+    assert left == rolled.manifest["chunk_count"] + 1 - rollouts.MAIL_STEP > 0
+    monkeypatch.undo()
+    rolled.tick()
+    assert not any("update" in kind for kind, _ in box.fetch(partner))
+
+
+@on_sqlite
+def test_what_is_taken_back_is_found_in_its_order(tenant: Tenant) -> None:
+    """Else each step would sort all that is left."""
+    rolled = Rolled(tenant)
+    rolled.start()
+    rolled.halt()
+
+    def plan(tx: Tx, vault: Vault, now: int) -> list[str]:
+        noted = Noted(tx)
+        rollouts.take_back(noted, vault, rolled.environment, now)
+        (asked,) = [(sql, params) for sql, params in noted.asked if "JOIN mail_boxes" in sql]
+        return [row["detail"] for row in tx.all(f"EXPLAIN QUERY PLAN {asked[0]}", **asked[1])]
+
+    lines = tenant.cloud.operate(plan)
+    assert any("inbox_undelivered (tenant_id=? AND release_seq=?)" in line for line in lines)
+    assert not any("TEMP B-TREE" in line or line.startswith("SCAN") for line in lines)
 
 
 def test_release_seqs_rise(tenant: Tenant) -> None:

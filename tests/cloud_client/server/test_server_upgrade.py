@@ -40,7 +40,7 @@ _BACK_TO_4 = (
             "attested_leaves",
         )
     ),
-    "DROP INDEX inbox_release",
+    "DROP INDEX inbox_undelivered",
     "ALTER TABLE inbox DROP COLUMN release_seq",
     *(
         f"ALTER TABLE devices DROP COLUMN {name}"

@@ -124,13 +124,30 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
         _fill_wave(tx, environment, rollout)
 
 
-def halt(tx: Tx, vault: Vault, environment: Environment, release_seq: int, now_ms: int) -> None:
-    """Offer it to nobody, and take back what is not delivered. OperatorError unless running or paused."""
+def halt(tx: Tx, environment: Environment, release_seq: int) -> None:
+    """Offer it to nobody. OperatorError unless running or paused.
+
+    What is not delivered is taken back by ``take_back`` or, where its caller ends too early, by a server.
+    """
     rollout = _rollout(tx, environment, release_seq)
     _check_state(rollout, "running", "paused")
     _set_state(tx, rollout, "halted", "halted by an operator")
-    while _take_back(tx, vault, environment, now_ms):
-        pass
+
+
+def take_back(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
+    """Put receipts in the place of some undelivered mail of halted releases; whether there is more."""
+    waiting = _to_take_back(tx, environment)
+    for row in waiting[:MAIL_STEP]:
+        body = {"device_id": row["device_id"], "acked_upto_seq": row["outbox_seq"]}
+        mail = InboxMail(MailKind.POST_RECEIPT, body)
+        mail_inbox.replace(tx, vault, row, row["inbox_seq"], mail, now_ms=now_ms)
+        tx.run(
+            f"UPDATE rollout_devices SET mailed = 0 WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
+            release_seq=row["release_seq"],
+            device_id=row["device_id"],
+            **environment.params,
+        )
+    return len(waiting) > MAIL_STEP
 
 
 def status(
@@ -301,7 +318,7 @@ def tick(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
     for rollout in _rollouts(tx, environment, "running", "paused"):
         if now_ms - rollout["looked_ms"] >= LOOK_EVERY_MS:
             _look(tx, environment, rollout, now_ms)
-    more = _take_back(tx, vault, environment, now_ms)
+    more = take_back(tx, vault, environment, now_ms)
     return _mail(tx, vault, environment, now_ms) or more
 
 
@@ -462,31 +479,24 @@ def chunk_body(release_seq: int, index: int, data: bytes) -> JsonObject:
     return {"release_seq": release_seq, "index": index, "data_b64": b64_encode(data)}
 
 
-def _take_back(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
-    """Put receipts in the place of undelivered mail of halted releases; whether there is more."""
-    waiting = tx.all(
-        """SELECT d.*, i.seq AS inbox_seq, i.release_seq, b.outbox_seq
-           FROM rollouts o
-           JOIN inbox i ON i.tenant_id = o.tenant_id AND i.release_seq = o.release_seq AND i.acked_ms IS NULL
-           JOIN devices d ON d.tenant_id = i.tenant_id AND d.device_id = i.device_id
-                         AND d.livemode = o.livemode
-           JOIN mail_boxes b ON b.tenant_id = i.tenant_id AND b.device_id = i.device_id
-           WHERE o.tenant_id = :tenant_id AND o.livemode = :livemode AND o.state = 'halted'
-           ORDER BY i.device_id, i.seq LIMIT :room""",
-        room=MAIL_STEP + 1,
-        **environment.params,
-    )
-    for row in waiting[:MAIL_STEP]:
-        body = {"device_id": row["device_id"], "acked_upto_seq": row["outbox_seq"]}
-        mail = InboxMail(MailKind.POST_RECEIPT, body)
-        mail_inbox.replace(tx, vault, row, row["inbox_seq"], mail, now_ms=now_ms)
-        tx.run(
-            f"UPDATE rollout_devices SET mailed = 0 WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
-            release_seq=row["release_seq"],
-            device_id=row["device_id"],
+def _to_take_back(tx: Tx, environment: Environment) -> list[Row]:
+    """Undelivered mail of halted releases: one record more than are taken back at once, where there is."""
+    waiting: list[Row] = []
+    for rollout in _rollouts(tx, environment, "halted"):
+        # In the order of the index: nothing is sorted, whatever the number of records that are left.
+        waiting += tx.all(
+            """SELECT d.*, i.seq AS inbox_seq, i.release_seq, b.outbox_seq
+               FROM inbox i
+               JOIN devices d ON d.tenant_id = i.tenant_id AND d.device_id = i.device_id
+                             AND d.livemode = :livemode
+               JOIN mail_boxes b ON b.tenant_id = i.tenant_id AND b.device_id = i.device_id
+               WHERE i.tenant_id = :tenant_id AND i.release_seq = :release_seq AND i.acked_ms IS NULL
+               ORDER BY i.device_id, i.seq LIMIT :room""",
+            release_seq=rollout["release_seq"],
+            room=MAIL_STEP + 1 - len(waiting),
             **environment.params,
         )
-    return len(waiting) > MAIL_STEP
+    return waiting
 
 
 _ROLLOUTS: Final = """SELECT o.*, r.kind, r.model_id, r.manifest FROM rollouts o
