@@ -37,6 +37,8 @@ class Call:
     now_ms: int
     if_none_match: tuple[str, ...] = ()
     """The values of that header, as they came."""
+    ahead: Any = None
+    """What was done ahead of the transaction, for an operation with such a part."""
 
     @property
     def environment(self) -> Environment:
@@ -54,6 +56,7 @@ class ApiAnswer:
 
     ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
     person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
+    ``forgets`` is a person whose palms are dropped from memory once this is committed.
     ``unfinished`` is work that would hold the store for too long in one transaction: it is called in one
     transaction after another until it returns False; then the answer is sent.
     """
@@ -63,6 +66,7 @@ class ApiAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
+    forgets: str | None = None
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
     """The JSON of ``body``, where many get the same."""

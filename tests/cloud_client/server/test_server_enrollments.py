@@ -1,11 +1,27 @@
 """Enrollment sessions: short codes, every way they end, palms that are refused or held."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, TypeVar
+
+import numpy as np
 import pytest
 
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex, PalmProbe
 from cloud_client.reference_server.domain.people import enrollments
+from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.engines import connect_store
+from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import everything_in
-from tests.cloud_client.server.server_harness import Partner, Tenant, code_of, vector
+from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, Tenant, code_of, vector
+from tests.cloud_client.server.test_server_lists import Noted
+
+T = TypeVar("T")
 
 
 def test_a_short_code_stands_for_the_token(tenant: Tenant, partner: Partner) -> None:
@@ -136,3 +152,159 @@ def test_a_palm_that_resembles_another_persons(tenant: Tenant, partner: Partner,
     assert (shown["status"], shown["failure_code"]) == ("completed" if approved else "failed", None)
     expected = "active" if approved else "pending_enrollment"
     assert partner.get(f"/v1/subjects/{twin}")["status"] == expected
+
+
+def enrolled_by_hand(tenant: Tenant, subject_id: str, seed: int) -> None:
+    """As another process would, between two steps of a request."""
+    environment = tenant.environment("test")
+
+    def add(tx: Tx, vault: Vault, now: int) -> None:
+        person = persons.load_by_id(tx, vault, environment, subject_id)
+        gallery_log.add_templates(tx, environment, person, MODEL_ID, [("L", vector(seed))], now_ms=now)
+
+    tenant.cloud.operate(add)
+
+
+def destroyed_by_hand(tenant: Tenant, subject_id: str, _seed: int) -> None:
+    environment = tenant.environment("test")
+
+    def remove(tx: Tx, vault: Vault, now: int) -> None:
+        person = persons.load_by_id(tx, vault, environment, subject_id)
+        gallery_log.remove_templates(tx, environment, person, now, destroy=True)
+
+    tenant.cloud.operate(remove)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "status"),
+    [(enrolled_by_hand, 202), (destroyed_by_hand, 201)],
+)
+def test_who_comes_and_goes_after_the_search_counts(
+    own_cloud: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[Tenant, str, int], None],
+    status: int,
+) -> None:
+    """The search is done ahead of the transaction that enrols."""
+    tenant = own_cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    other, new = (partner.person()["subject_id"] for _ in range(2))
+    seed = 4 if meanwhile is enrolled_by_hand else 2
+    device.enrol(partner, other, seed=1)  # vectors 2 and 3
+    session = partner.session(new)
+    index = own_cloud.api.service.palms
+    search = index.search
+
+    def searched(*given: Any) -> Any:
+        found = search(*given)
+        monkeypatch.undo()
+        meanwhile(tenant, other, seed)
+        return found
+
+    monkeypatch.setattr(index, "search", searched)
+    body = device.enrolment(session["token"], {"L": vector(seed), "R": vector(77)})
+    device.post("/v1/enrollments", body, status)
+
+
+def test_palms_are_read_and_compared_outside_the_transaction(
+    own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else everybody's writes would wait while a server that has just begun decrypts all palms."""
+    tenant = own_cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    for seed in range(1, 4):
+        device.enrol(partner, partner.person()["subject_id"], seed=seed)
+    own_cloud.restart()
+    store, asked = own_cloud.api.store, list[str]()
+    write = store.write
+
+    async def noting(work: Callable[[Tx], T], **how: Any) -> T:
+        def noted(tx: Tx) -> T:
+            seen = Noted(tx)
+            try:
+                return work(seen)
+            finally:
+                asked.extend(sql for sql, _ in seen.asked)
+
+        return await write(noted, **how)
+
+    monkeypatch.setattr(store, "write", noting)
+    device.enrol(partner, partner.person()["subject_id"], seed=9)
+    assert any("INSERT INTO templates" in sql for sql in asked)
+    assert not [sql for sql in asked if "vector_ct" in sql and "SELECT t." in sql]
+    assert not [sql for sql in asked if "SELECT template_id FROM" in sql]
+
+
+def test_forgetting_waits_for_no_search(own_cloud: Cloud) -> None:
+    """It is done on the loop; what is being loaded is dropped right after."""
+    tenant = own_cloud.new_tenant()
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
+    gone, stays = (partner.person()["subject_id"] for _ in range(2))
+    for seed, subject_id in enumerate((gone, stays), 1):
+        device.enrol(partner, subject_id, seed=seed)
+    index, vault = PalmIndex(), own_cloud.api.service.vault
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow(Noted):
+        def one(self, sql: str, **params: Any) -> Row | None:
+            if "vector_ct" in sql:
+                reading.set()
+                assert go_on.wait(20)
+            return super().one(sql, **params)
+
+    with closing(connect_store(own_cloud.data.database)) as store:
+        with ThreadPoolExecutor(1) as threads:
+            loading = threads.submit(
+                lambda: read_once(own_cloud, lambda tx: index.catch_up(Slow(tx), vault, environment))
+            )
+            assert reading.wait(20)
+            index.forget(environment.stream, gone)
+            go_on.set()
+            assert loading.result(20) is False
+
+        def alike(seed: int) -> int:
+            probe = PalmProbe("nobody", (vector(seed),), 0.9)
+            with store.reading() as tx:
+                return len(index.search(tx, vault, environment, probe).template_ids)
+
+        # The database has both, so that both are found, whatever was dropped in between.
+        assert [alike(seed) for seed in (2, 3, 4, 5, 6)] == [1, 1, 1, 1, 0]
+
+
+def read_once(cloud: Cloud, work: Callable[[Tx], T]) -> T:
+    with closing(connect_store(cloud.data.database)) as store, store.reading() as tx:
+        return work(tx)
+
+
+def test_the_index_is_what_the_database_has(own_cloud: Cloud) -> None:
+    """Through enrolments, repeated ones, erasures that it hears of or not, and a rebuilt epoch."""
+    tenant = own_cloud.new_tenant()
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
+    index, vault, rng = PalmIndex(), own_cloud.api.service.vault, np.random.default_rng(1)
+    seeds: dict[str, int] = {}
+
+    def found(seed: int) -> int:
+        probe = PalmProbe("nobody", (vector(2 * seed), vector(2 * seed + 1)), 0.9)
+        return len(read_once(own_cloud, lambda tx: index.search(tx, vault, environment, probe)).template_ids)
+
+    for seed in range(1, 25):
+        subject_id = partner.person()["subject_id"]
+        device.enrol(partner, subject_id, seed=seed)
+        seeds[subject_id] = seed
+        victim = str(rng.choice([*seeds]))
+        match int(rng.integers(6)):
+            case 0:
+                partner.delete(f"/v1/subjects/{victim}")
+                del seeds[victim]
+            case 1:
+                partner.delete(f"/v1/subjects/{victim}/consents/enrollment")
+                index.forget(environment.stream, victim)
+                del seeds[victim]
+            case 2:
+                seeds[victim] = 100 + seed
+                device.enrol(partner, victim, seed=seeds[victim])
+                index.forget(environment.stream, victim)  # late word of something before
+            case 3:
+                own_cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, MODEL_ID, now))
+        held = {seed for seed in (*range(1, 25), *range(101, 125)) if found(seed) == 2}
+        assert held == set(seeds.values())

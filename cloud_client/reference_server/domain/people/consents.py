@@ -47,6 +47,7 @@ def revoke_consent(call: Call, tx: Tx) -> ApiAnswer:
     held = latest(tx, subject_id, purpose)
     if held is None:
         raise Problem(ProblemCode.SUBJECT_NOT_FOUND, "No consent for this purpose was ever recorded")
+    destroyed = held["status"] == "granted" and purpose == Purpose.ENROLLMENT
     if held["status"] == "granted":
         held = tx.row(
             """UPDATE consents SET status = 'revoked', revoked_ms = :now_ms
@@ -54,10 +55,15 @@ def revoke_consent(call: Call, tx: Tx) -> ApiAnswer:
             now_ms=call.now_ms,
             consent_id=held["consent_id"],
         )
-        if purpose == Purpose.ENROLLMENT:
+        if destroyed:
             _destroy_enrollment(call, tx, row)
         standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    return ApiAnswer(200, shown.ConsentAnswer.of(held), subject_id=subject_id)
+    return ApiAnswer(
+        200,
+        shown.ConsentAnswer.of(held),
+        subject_id=subject_id,
+        forgets=subject_id if destroyed else None,
+    )
 
 
 def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
@@ -81,7 +87,6 @@ def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
            WHERE subject_id = :subject_id""",
         subject_id=subject_id,
     )
-    call.service.palms.forget(call.environment.stream, subject_id)
 
 
 def record(

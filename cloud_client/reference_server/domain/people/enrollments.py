@@ -17,11 +17,13 @@ from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import MAX_VECTORS_PER_HAND, Purpose, SessionStatus
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.gallery.palm_index import PalmProbe, PalmsFound
 from cloud_client.reference_server.domain.people import consents, sessions
 from cloud_client.reference_server.domain.people import status as standing
 from cloud_client.reference_server.domain.tenancy import persons, tenants
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault, seal, token_hash, unseal
 from gallery.stream import read_vector
@@ -73,6 +75,36 @@ def redeem_short_code(call: Call, tx: Tx) -> ApiAnswer:
     return ApiAnswer(200, session, subject_id=row["subject_id"])
 
 
+async def search_ahead(call: Call, store: AsyncStore) -> PalmsFound | None:
+    """The 1:N search of an enrolment, while others write; None where there is nothing to search for.
+
+    Problem where the enrolment will be refused.
+    """
+    environment, index = call.environment, call.service.palms
+    probe = await store.read_aside(lambda tx: _probe(call, tx))
+    if probe is None:
+        return None
+    async with index.turn(environment.stream):
+        while await store.read_aside(lambda tx: index.catch_up(tx, call.vault, environment)):
+            pass
+        return await store.read_aside(lambda tx: index.search(tx, call.vault, environment, probe))
+
+
+def _probe(call: Call, tx: Tx) -> PalmProbe | None:
+    body: CompleteEnrollment | FailEnrollment = call.body
+    if isinstance(body, FailEnrollment):
+        return None
+    row = tx.one("SELECT * FROM sessions WHERE token_hash = :token_hash", token_hash=token_hash(body.token))
+    _check_open(call, row)
+    assert row is not None  # noqa: S101 - _check_open has refused None
+    return _probe_of(call, tx, row["subject_id"], _read_palms(body, json.loads(row["hands_required"])))
+
+
+def _probe_of(call: Call, tx: Tx, subject_id: str, palms: Palms) -> PalmProbe:
+    tenant = tenants.load(tx, call.vault, call.environment.tenant_id)
+    return PalmProbe(subject_id, tuple(vector for _, vector in palms.vectors), tenant.duplicate_cosine)
+
+
 def conclude_enrollment(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/enrollments``."""
     body: CompleteEnrollment | FailEnrollment = call.body
@@ -90,7 +122,6 @@ def conclude_enrollment(call: Call, tx: Tx) -> ApiAnswer:
         raise Problem(ProblemCode.MODEL_UNSUPPORTED)
     _take_consents(call, tx, body, row)
     person = persons.load_by_id(tx, call.vault, call.environment, subject_id)
-    tenant = tenants.load(tx, call.vault, call.environment.tenant_id)
     tx.run(
         """UPDATE sessions SET token_hash = NULL, token_ct = NULL, short_code_mac = NULL,
                   completed_by_device_id = :device_id
@@ -99,12 +130,7 @@ def conclude_enrollment(call: Call, tx: Tx) -> ApiAnswer:
         device_id=call.caller.device_id,
     )
     if call.service.palms.resembles_another(
-        tx,
-        call.vault,
-        call.environment,
-        subject_id=subject_id,
-        vectors=[vector for _, vector in palms.vectors],
-        threshold=tenant.duplicate_cosine,
+        tx, call.vault, call.environment, _probe_of(call, tx, subject_id, palms), call.ahead
     ):
         held = {"model_id": palms.model_id, "vectors": [[h, b64_encode(v)] for h, v in palms.vectors]}
         tx.run(

@@ -54,7 +54,6 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
     if retained:
         receipt["retained"] = retained
     _delete(tx, environment, subject_id, call.now_ms)
-    call.service.palms.forget(environment.stream, subject_id)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
     erased = tx.row(
         """INSERT INTO erasures (receipt_id, tenant_id, livemode, subject_id, epoch, seq, erased_ms,
@@ -77,7 +76,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
         **environment.params,
     )
     tx.purge_after_commit = True
-    return ApiAnswer(200, receipt_object(tx, erased))
+    return ApiAnswer(200, receipt_object(tx, erased), forgets=subject_id)
 
 
 def get_erasure_receipt(call: Call, tx: Tx) -> ApiAnswer:

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -271,6 +271,7 @@ class Api:
         running = (_credential(call.caller), operation.method, path, key)
         if running in self._running:
             raise Problem(ProblemCode.IDEMPOTENCY_IN_PROGRESS)
+        done_ahead = call
         claim = partial(
             idempotency.claim,
             vault=self.service.vault,
@@ -288,7 +289,7 @@ class Api:
             if isinstance(claimed, ApiAnswer):
                 return claimed
             try:
-                answer = self._carry_out(operation, call, tx)
+                answer = self._carry_out(operation, done_ahead, tx)
             except Problem as problem:
                 if problem.status >= 500:
                     raise
@@ -301,6 +302,7 @@ class Api:
 
         self._running.add(running)
         try:
+            done_ahead = await self._ahead(operation, call)
             try:
                 return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
             except _RefusedRequest as refused:
@@ -309,6 +311,15 @@ class Api:
             return await self.store.write(lambda tx: record(tx, answer), durable=False, lock=UNLOCKED)
         finally:
             self._running.discard(running)
+
+    async def _ahead(self, operation: Operation, call: Call) -> Call:
+        """The call with what is done ahead of its transaction; what is refused here is refused there."""
+        if operation.ahead is None:
+            return call
+        try:
+            return replace(call, ahead=await operation.ahead(_checked(operation, call), self.store))
+        except Problem:
+            return call
 
     async def _execute(self, operation: Operation, call: Call) -> ApiAnswer:
         if operation.waits:
@@ -332,6 +343,8 @@ class Api:
     async def _done(self, call: Call, answer: ApiAnswer) -> ApiAnswer:
         if answer.wakes is not None:
             self.service.waiters.wake_device(*answer.wakes)
+        if answer.forgets is not None:
+            self.service.palms.forget(call.environment.stream, answer.forgets)
         if answer.unfinished is not None:
             while await self.store.write(answer.unfinished, lock=call.environment.tenant_id):
                 pass
@@ -372,7 +385,7 @@ def _checked(operation: Operation, call: Call) -> Call:
             raise Problem(rule.missing)
     if body is None:
         return call
-    return Call(call.service, call.caller, call.path, call.query, body, call.now_ms, call.if_none_match)
+    return replace(call, body=body)
 
 
 def _named_alike(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:

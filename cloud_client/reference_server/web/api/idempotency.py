@@ -11,7 +11,7 @@ by compare-and-set on the time it was made.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import IDEMPOTENT_REPLAYED_HEADER
@@ -121,9 +121,7 @@ def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> ApiAnswer:
         started_ms=claimed.started_ms,
     )
     headers = {**answer.headers, IDEMPOTENT_REPLAYED_HEADER: "false"}
-    return ApiAnswer(
-        answer.status, answer.body, headers, answer.subject_id, answer.wakes, answer.unfinished, body
-    )
+    return replace(answer, headers=headers, encoded=body)
 
 
 def _read_answer(data: bytes) -> ApiAnswer:

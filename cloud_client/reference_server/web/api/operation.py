@@ -31,6 +31,10 @@ AsyncHandler = Callable[[Call, AsyncStore], Awaitable[ApiAnswer]]
 """Opens its own transactions: it waits, or reads much."""
 
 
+AheadOfIt = Callable[[Call, AsyncStore], Awaitable[object]]
+"""Does in reads, before the transaction, what would keep it long; the handler finds it in ``Call.ahead``."""
+
+
 class Surface(Enum):
     """Who may call, and how they prove it."""
 
@@ -129,6 +133,8 @@ class Operation:
     """Reads many rows: in a thread, never on the event loop."""
     waits: bool = False
     """``handler`` is an AsyncHandler."""
+    ahead: AheadOfIt | None = None
+    """Of an operation that takes an Idempotency-Key."""
     polled: bool = False
     """Thousands of devices may ask for it at the same moment: a few of them are carried out at once."""
     max_bytes: int = MAX_JSON_BYTES

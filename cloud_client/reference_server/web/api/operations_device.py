@@ -167,6 +167,7 @@ DEVICE_OPERATIONS: Final = (
         ),
         bodies=(bodies.CompleteEnrollment, bodies.FailEnrollment),
         body_of=enrollments.read_enrollment,
+        ahead=enrollments.search_ahead,
         keyed=Keyed.REQUIRED,
     ),
 )
