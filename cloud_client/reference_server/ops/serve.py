@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import gc
 import logging
@@ -56,6 +57,8 @@ _SHUTDOWN_S = 5
 _PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
 _LINES_S = 0.2
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 128 * 1024
 _GARBAGE = (500_000, 10, 10)
 """New objects between two looks for garbage that refers to itself. A look at two thousand waiting devices
 takes a tenth of a second; a request leaves no such garbage, a connection about a kilobyte."""
@@ -369,6 +372,16 @@ async def _write_lines() -> None:
             sys.stderr.flush()
 
 
+def _keep_large_apart() -> None:
+    """Have large buffers go back to the system when they are freed, where the C library can.
+
+    By itself glibc keeps them on its heap from the first one on, between small objects that outlive them:
+    after a thousand slow readers of large answers that would be a quarter of a gibibyte of holes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
 def run(options: ServeOptions, ready: Ready) -> None:
     """``serve`` with logging to standard error; returns when the server has ended."""
     cast("TextIOWrapper", sys.stderr).reconfigure(line_buffering=False, write_through=False)
@@ -377,4 +390,5 @@ def run(options: ServeOptions, ready: Ready) -> None:
     # How long a thread that makes a list may hold the interpreter while the loop wants it.
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_GARBAGE)
+    _keep_large_apart()
     asyncio.run(serve(options, ready))

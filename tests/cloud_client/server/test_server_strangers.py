@@ -28,7 +28,13 @@ from cryptography.x509.oid import NameOID
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.domain.gallery.waiters import AT_WORK
 from cloud_client.reference_server.ops.serve import DataDirectory
-from cloud_client.reference_server.web.listening.connections import KEPT_BACK, SWEEPS, Connections
+from cloud_client.reference_server.web.listening.connections import (
+    KEPT_BACK,
+    SWEEPS,
+    UNSENT_BYTES,
+    UNSENT_BYTES_OF_STRANGERS,
+    Connections,
+)
 from link1.keys import SigningKey
 from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite
@@ -166,6 +172,30 @@ def test_answers_are_made_as_they_are_taken(tmp_path: Path) -> None:
         assert json.loads(body)["openapi"]
 
 
+def test_answers_that_are_not_taken_have_a_bound(tmp_path: Path) -> None:
+    """However many strangers ask for the largest one and read nothing; a known caller's stays."""
+    many = 1000
+    with served(tmp_path, "--rate-scale", "1000") as running, ExitStack() as stack:
+        partner = running.partner(running.palmctl("tenant", "create", "acme")["tenant_id"])
+        size = len(httpx.get(f"{running.url}/v1/openapi.json", trust_env=False).content)
+        assert many * size > 1.5 * UNSENT_BYTES_OF_STRANGERS
+        before, parts = _rss(running), urlsplit(running.url)
+        opened = []
+        for number in range(many):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.bind((f"127.0.{1 + number // 250}.{1 + number % 250}", 0))
+            one.connect((parts.hostname, parts.port))
+            one.sendall(request(running.url, "GET /v1/openapi.json HTTP/1.1", []))
+            opened.append(one)
+        asked = "GET /v1/openapi.json 200"
+        until(lambda: running.log.read_text().count(asked) > many, within_s=8)
+        assert _rss(running) - before < 1.25 * UNSENT_BYTES_OF_STRANGERS + 24 * MIB
+        assert partner.get("/v1/subjects").status_code == 200
+        assert sum(map(_ended, opened)) >= many - UNSENT_BYTES_OF_STRANGERS / size - 100
+        assert running.log.read_text().count("answers are taken slowly") == 1
+
+
 def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
     with served(tmp_path, files=(64, 900)) as running, ExitStack() as stack:
         opened = [stack.enter_context(_open(running)) for _ in range(300)]
@@ -194,6 +224,42 @@ def test_strangers_push_out_strangers_only(tmp_path: Path) -> None:
         lines = [line for line in running.log.read_text().splitlines() if "palm.cloud.access" not in line]
         assert sum("were ended for newcomers" in line for line in lines) == 1
         assert len(lines) < 20
+
+
+def test_who_ends_when_answers_are_not_taken() -> None:
+    """A stranger of the address with the most, then of the others; a known caller last."""
+
+    class Reader:
+        ended = False
+
+        def overdue(self, now_s: float) -> bool:
+            return False
+
+        def abort(self) -> None:
+            self.ended = True
+
+        shutdown = turn = abort
+
+    places = Connections(1000)
+    known, lone, *crowd = (Reader() for _ in range(12))
+    places.enter(known, "192.0.2.1")
+    places.enter(lone, "192.0.2.2")
+    for one in crowd:
+        places.enter(one, "192.0.2.3")
+    places.unsent(known, UNSENT_BYTES_OF_STRANGERS)
+    places.authenticated(known)
+    for one in (lone, *crowd):
+        places.unsent(one, UNSENT_BYTES_OF_STRANGERS // 8)
+    assert [one.ended for one in (known, lone, *crowd)] == [False] * 2 + [True] * 3 + [False] * 7
+    for one in crowd:
+        places.unsent(one, 0)  # taken
+    places.unsent(lone, UNSENT_BYTES_OF_STRANGERS)
+    assert not lone.ended
+    places.unsent(known, UNSENT_BYTES)
+    assert (lone.ended, known.ended) == (True, False)
+    places.unsent(known, UNSENT_BYTES + 1)
+    assert known.ended
+    assert len(places) == 7
 
 
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:

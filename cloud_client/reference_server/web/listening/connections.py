@@ -7,6 +7,9 @@ as long as its requests do, and their number has a separate limit.
 
 Strangers also take turns: a few of their requests are begun in each pass of the loop, from one address after
 the other. So however many they send at once, a request of an authenticated caller goes between them.
+
+Answers that are not taken cost memory until their time is over. All of them have a bound, those of strangers
+a smaller one: beyond it the oldest of them ends, of the address that most of their bytes are for.
 """
 
 import asyncio
@@ -35,6 +38,11 @@ SWEEPS: Final = 10
 _TURNS_A_PASS: Final = 2
 """The dearest answer to a stranger takes some two milliseconds, and a request of an authenticated caller
 waits for five to ten passes of the loop."""
+
+
+UNSENT_BYTES: Final = 256 * 1024 * 1024
+UNSENT_BYTES_OF_STRANGERS: Final = 64 * 1024 * 1024
+"""Of answers that are not taken yet. A stranger's largest has 260 KiB, an authenticated caller's 8 MiB."""
 
 
 class Connected(Protocol):
@@ -86,6 +94,9 @@ class Connections:
         self._turns: dict[str, deque[Connected]] = {}
         """Who waits for a turn, by holder; the holder whose turn is next comes first."""
         self._swept: Iterator[Connected] = iter(())
+        self._unsent: dict[Connected, int] = {}
+        """Bytes that are not taken, by connection; who has had some for longest comes first."""
+        self._unsent_total = self._unsent_of_strangers = 0
         self._warned_s: dict[str, float] = {}
         self._pushed_out = 0
 
@@ -126,11 +137,40 @@ class Connections:
     def authenticated(self, connection: Connected) -> None:
         """A request of the connection has proved who it comes from."""
         if connection in self._where:
+            self._unsent_of_strangers -= self._unsent.get(connection, 0)
             self._forget(connection)
             self._known.add(connection)
 
+    def unsent(self, connection: Connected, size: int) -> None:
+        """So much of a connection's answers is not taken yet; ends who has too much, if all have too much."""
+        change = size - self._unsent.get(connection, 0)
+        if size:
+            self._unsent[connection] = size
+        else:
+            self._unsent.pop(connection, None)
+        self._unsent_total += change
+        if connection in self._where:
+            self._unsent_of_strangers += change
+        while self._unsent_of_strangers > UNSENT_BYTES_OF_STRANGERS or self._unsent_total > UNSENT_BYTES:
+            self._end_unsent()
+
+    def _end_unsent(self) -> None:
+        held: dict[str, int] = {}
+        for connection, size in self._unsent.items():
+            if (holder := self._where.get(connection)) is not None:
+                held[holder] = held.get(holder, 0) + size
+        if held:
+            crowd = max(held, key=lambda holder: held[holder])
+            ended = next(one for one in self._unsent if self._where.get(one) == crowd)
+        else:
+            ended = max(self._unsent, key=lambda one: self._unsent[one])
+        self.leave(ended)
+        ended.abort()
+        self.warn("unsent", "answers are taken slowly: connections are ended, so that memory is left")
+
     def leave(self, connection: Connected) -> None:
         """The connection has ended."""
+        self.unsent(connection, 0)
         self._known.discard(connection)
         if connection in self._where:
             self._forget(connection)

@@ -18,6 +18,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -56,6 +57,8 @@ _FIRST_OF_A_METHOD = 0x21
 _READ_BYTES = 16 * 1024
 _UNSENT_BYTES = 64 * 1024
 """What the system holds of answers beyond those on their way: its own bound is megabytes a connection."""
+_ONE_SEGMENT_BYTES = 64 * 1024
+"""A longer body is not copied to put its head before it."""
 _PIECES_AT_ONCE = 64
 _MOST_PIECES = 16_384  # 4 MiB in the segments of a slow network are some 3,000
 _HEAD, _INFORMATION = b"HTTP/1.1 ", b"HTTP/1.1 1"
@@ -120,6 +123,10 @@ def _nothing() -> bool:
     return False
 
 
+def _taken(size: int) -> None:
+    del size
+
+
 class _Flow(FlowControl):
     """Asks the connection for more of a body when its application reads."""
 
@@ -139,21 +146,33 @@ class _Flow(FlowControl):
 class _WholeAnswers:
     """A transport that keeps the head of an answer until its body comes, and closes when its owner says."""
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], bool]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, close: Callable[[], bool], unsent: Callable[[int], None]
+    ) -> None:
         self._transport = transport
         self._may_close = close
+        self._unsent = unsent
         self._head = b""
         self._ending = False
         self.written = 0
 
     def write(self, data: bytes) -> None:
         if self._head:
-            data, self._head = self._head + data, b""
+            head, self._head = self._head, b""
+            if len(data) > _ONE_SEGMENT_BYTES:
+                self._send(head)
+            else:
+                data = head + data
         elif data.startswith(_HEAD) and not data.startswith(_INFORMATION):
             self._head = data
             return
+        self._send(data)
+        if size := self._transport.get_write_buffer_size():
+            self._unsent(size)
+
+    def _send(self, data: bytes) -> None:
         self.written += len(data)
-        self._transport.write(data)
+        self._transport.write(memoryview(data))  # of bytes the transport would copy what is left, and again
 
     def close(self) -> None:
         if self._head:
@@ -166,6 +185,7 @@ class _WholeAnswers:
     def lost(self) -> None:
         """The connection has ended."""
         self._may_close = _nothing
+        self._unsent = _taken
 
     def is_closing(self) -> bool:
         return self._ending or self._transport.is_closing()
@@ -205,7 +225,7 @@ class HttpConnection(H11Protocol):
         self._written_before = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._wire = _WholeAnswers(transport, self._may_close)
+        self._wire = _WholeAnswers(transport, self._may_close, partial(self._places.unsent, self))
         super().connection_made(cast("asyncio.Transport", self._wire))
         self.flow = _Flow(self.transport, self._wanted)
         # asyncio reads 256 KiB at once by itself, for each of the connections.
@@ -264,6 +284,8 @@ class HttpConnection(H11Protocol):
     def resume_writing(self) -> None:
         """The answers so far are taken, or nearly: a request that waits behind them may have its turn."""
         super().resume_writing()
+        if self._wire is not None:
+            self._places.unsent(self, self._wire.get_write_buffer_size())
         if self._waits_until_taken:
             self._waits_until_taken = False
             self._places.wait_turn(self)
@@ -348,6 +370,7 @@ class HttpConnection(H11Protocol):
         if self._wire is None:
             return False  # asyncio ends a handshake
         unsent: int = self._wire.get_write_buffer_size()
+        self._places.unsent(self, unsent)
         if unsent:
             taken = self._wire.written - unsent
             if not self._unsent_since_s:
