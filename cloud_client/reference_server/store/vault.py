@@ -68,6 +68,11 @@ class KeyRing:
         self.directory = directory
         self._keys = _key_management(directory)
 
+    @property
+    def in_token(self) -> bool:
+        """Whether a key is in a PKCS#11 token, which may be slow or far away."""
+        return any(isinstance(key, KeyToken) for key in self._keys.values())
+
     def wrap(self, tx: Tx, secret: bytes, context: bytes) -> bytes:
         """Wrap under the key in force in this transaction. ServerError when ``secrets/`` lacks it."""
         return self.wrap_under(key_in_force(tx), secret, context)

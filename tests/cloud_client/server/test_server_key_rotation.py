@@ -1,9 +1,11 @@
 """The key-management key is replaced while a server process serves; the rotation is killed at every step."""
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.base import CloudStore
 from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import cluster, database_words
+from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post, start
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
@@ -196,6 +199,33 @@ def test_one_rotation_at_a_time_and_to_one_place(running: Running) -> None:
         with pytest.raises(OperatorError, match="a rotation to a key file is under way"):
             rotate(store, vault, "pkcs11:token=t;object=a?module-path=/m")
         rotate(store, vault, None)
+
+
+def test_a_slow_token_holds_up_who_needs_it_alone(own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    partner = own_cloud.new_tenant().partner()
+    subject_id = partner.person()["subject_id"]
+    uri = own_cloud.data.path / "secrets" / f"kms-{'1' * 16}.uri"
+    uri.write_text("pkcs11:token=t;object=a?module-path=/m")
+    own_cloud.restart()
+    key_ring = own_cloud.api.service.vault.kms
+    unwrap, asked, answers = key_ring.unwrap, threading.Event(), threading.Event()
+
+    def slow(wrapped: bytes, context: bytes) -> bytes:
+        asked.set()
+        assert answers.wait(5)
+        return unwrap(wrapped, context)
+
+    monkeypatch.setattr(key_ring, "unwrap", slow)
+
+    async def both() -> list[int]:
+        headers = {"Authorization": f"Bearer {partner.api_key}"}
+        opened = asyncio.create_task(own_cloud.http.get(f"/v1/subjects/{subject_id}", headers=headers))
+        await asyncio.to_thread(asked.wait, 20)
+        others = [await own_cloud.http.get(path) for path in ("/problems/cursor_expired", "/v1/keys")]
+        answers.set()
+        return [answer.status_code for answer in (*others, await opened)]
+
+    assert own_cloud.run(both()) == [200, 200, 200]
 
 
 @pytest.fixture

@@ -328,7 +328,9 @@ class Api:
         def work(tx: Tx) -> ApiAnswer:
             return self._carry_out(operation, call, tx)
 
-        if operation.lists:
+        # What opens a person asks the token for the person's key: never on the loop.
+        asks_token = operation.surface is not Surface.PUBLIC and self.service.vault.kms.in_token
+        if operation.lists or asks_token:
             return await self.store.read_aside(work)
         if not operation.writes:
             return await self.store.read(work)
