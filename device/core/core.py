@@ -93,6 +93,7 @@ class Core:
         else:
             if self.recognises:
                 self.health.clear(HealthWord.MODEL_FAULT)
+            self.gallery.look()  # as old as it is now: the check of every second waits where the disk is slow
             self.gate.sighted(look.sighting)
             self.passes.sighted(look.sighting)
 

@@ -1,4 +1,4 @@
-"""What becomes of a look that nobody takes."""
+"""What is done with a look first, and with one that nobody takes."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -12,9 +12,24 @@ from device.vision.recognition import Interest, Look
 from link1.objects import Pad
 
 
+@pytest.fixture
+def parts() -> dict[str, Any]:
+    return {name: Mock() for name in Core.__dataclass_fields__ if not name.startswith("_")}
+
+
+def test_a_frame_is_judged_by_how_old_the_gallery_is_then(parts: dict[str, Any]) -> None:
+    """The check of every second waits for the stores: with a slow disk it may come seconds late."""
+    told = Mock()
+    parts["gallery"].look, parts["gate"].sighted = told.age, told.sighted
+    parts["enrolment"].capturing = parts["enrolment"].hand_lingers = False
+    Core(**parts).on_look(Look(Interest.PASSAGE, 1, Sighting(True, 5)))
+    assert [name for name, _, _ in told.mock_calls] == ["age", "sighted"]
+
+
 @pytest.mark.parametrize("lingers", [True, False])
-def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(lingers: bool) -> None:
-    parts: dict[str, Any] = {name: Mock() for name in Core.__dataclass_fields__ if not name.startswith("_")}
+def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
+    parts: dict[str, Any], lingers: bool
+) -> None:
     core = Core(**parts)
     parts["enrolment"].capturing, parts["enrolment"].hand_lingers = False, lingers
     vector = np.ones(512, np.float32)

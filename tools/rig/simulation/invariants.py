@@ -18,8 +18,8 @@ from link1.signed import object_ref
 from tools.rig.simulation.history import History, Place, SeenVerdict
 from tools.rig.simulation.service import TTL_MS
 
-FRESHNESS_SLACK_S: Final = 1.5
-"""The core looks at the gallery's age every second."""
+FRESHNESS_SLACK_S: Final = 0.5
+"""A frame is examined, and clocks run at their own rates."""
 _MOST_WAITING: Final = MAX_ASKING + 48
 """What else waits: writes of answers and ends, the mail, the uploads."""
 _DESTROYED: Final = ("keys/verdict", "keys/seal", "keys/data", "gallery/", "journal.db")

@@ -20,6 +20,7 @@ from cloud_client.reference_server.domain.mail import outbox
 from cloud_client.reference_server.domain.mailbox import inbox
 from cloud_client.reference_server.domain.verdicts import uploads
 from device.core import gate, running_wipe, served_gallery
+from device.core.core import Core
 from device.core.gate import Gate
 from device.errors import JournalError
 from device.journal import journal
@@ -168,13 +169,15 @@ def _hand_not_spent(right: Any) -> Any:
     return decide
 
 
-def _frames_of_any_age(right: Any) -> Any:
-    def conditions(self: Any, conditions: Any, now_ms: int) -> Any:
-        effects = right(self, conditions, now_ms)
-        self._gallery_since_ms = 0
-        return effects
+def _age_each_second(right: Any) -> Any:
+    def on_look(self: Any, look: Any) -> None:
+        self.gallery.look = lambda: None
+        try:
+            right(self, look)
+        finally:
+            del self.gallery.look
 
-    return conditions
+    return on_look
 
 
 def _wrong_chain(right: Any) -> Any:
@@ -417,11 +420,11 @@ FAULTS: Final = (
     ),
     PlantedFault("one hand answers two requests", engine.TransactionEngine, "_decide", _hand_not_spent),
     PlantedFault(
-        "a frame from before the gallery was fresh decides",
-        engine.TransactionEngine,
-        "conditions",
-        _frames_of_any_age,
-        first_seed=7_660,
+        "the gallery's age is looked at once a second alone",
+        Core,
+        "on_look",
+        _age_each_second,
+        first_seed=8_920,
     ),
     PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
     PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
