@@ -40,7 +40,10 @@ from link1.signed import Kind, sign_object
 
 MAX_ASKING: Final = 3 * MAX_REFS
 """Messages that wait for the journal's memory at a time; what is beyond is dropped. The answers to one
-`resolve` are two thirds of it. `cancel` is unsigned, so an attacker in the cable can forge any number."""
+`resolve` are two thirds of it."""
+MAX_CANCELS_ASKING: Final = MAX_REFS
+"""With so many waiting a `cancel` is dropped: it is unsigned, so an attacker in the cable can forge any
+number, and what is signed keeps its room."""
 MAX_UNKEPT: Final = 1_024
 """Ends of requests and missing answers that wait until the journal can be written; the oldest go first."""
 
@@ -106,6 +109,8 @@ class Gate:
         self._session = 0
         self._asking = 0
         """Messages that wait for the journal's memory."""
+        self._dropped = False
+        """Whether a signed message found no room there since none waited."""
         self._on_its_way: dict[str, _OnItsWay] = {}
         self._unbacked: dict[events.Backing, deque[effects.RecordEvidence]] = {
             backing: deque(maxlen=MAX_UNBACKED)
@@ -144,11 +149,10 @@ class Gate:
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
     def journal_is_back(self) -> None:
-        """Answers that arrived while the journal could not be written are lost here; the validator has
-        them. That none came in time, and that a request ended, only the device knows."""
+        """Answers that arrived while the journal could not be written are asked for again. That none came in
+        time, and that a request ended, only the device knows."""
         self._tasks.start(self._keep_what_waits())
-        if self.end.proven:
-            self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
+        self._ask_again()
 
     def configure(self, policy: Policy) -> None:
         """The service has sent a new configuration; a running capture is finished with the old one."""
@@ -247,7 +251,8 @@ class Gate:
                     request.txn_id, lambda memory: self._engine.request(request, wrapper, memory, now_ms)
                 )
             case events.CancelReceived(txn_id):
-                self._with_memory(txn_id, lambda memory: self._engine.cancel(txn_id, memory))
+                if self._asking < MAX_CANCELS_ASKING:
+                    self._with_memory(txn_id, lambda memory: self._engine.cancel(txn_id, memory))
             case events.DecisionReceived(decision, wrapper):
                 self._with_memory(
                     decision.txn_id, lambda memory: self._engine.decision(decision, wrapper, memory, now_ms)
@@ -296,9 +301,15 @@ class Gate:
             "validator and registration disagree about the turn sensor; registration is followed",
         )
 
+    def _ask_again(self) -> None:
+        """Answers of the validator were lost here, and it has them."""
+        if self.end.proven:
+            self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
+
     def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[effects.Effect]]) -> None:
         """Read the journal's memory of a transaction, then take the step, unless the session has ended."""
         if self._asking >= MAX_ASKING:
+            self._dropped = True
             return
         self._asking += 1
         session = self._session
@@ -318,6 +329,9 @@ class Gate:
                 self._asking -= 1
             if session == self._session:
                 self._do(step(memory))
+            if self._dropped and not self._asking:
+                self._dropped = False
+                self._ask_again()
 
         self._tasks.start(ask())
 

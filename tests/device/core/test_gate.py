@@ -2,21 +2,23 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from device.core.gate import MAX_ASKING, Gate
+from device.core.gate import MAX_ASKING, MAX_CANCELS_ASKING, Gate
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.trust.trust import Pinned
 from device.values.transactions import TxnMemory
-from link1.events import CancelReceived, Down
+from link1.events import CancelReceived, DecisionReceived, Down
 from link1.link_states import DownReason
-from link1.objects import GalleryMark
+from link1.objects import Decision, GalleryMark
 from link1.signed import Kind, sign_object
-from link1.validator.events import VerdictReceived
+from link1.validator.events import ResolveReceived, VerdictReceived
 from tests.device.carrier_setting import MODEL_ID
 from tests.device.core.small_disk import no_file_may_grow_beyond
 from tests.device.core_makers import GALLERY, good_sighting
@@ -63,6 +65,39 @@ def gate_of(living: Living) -> Gate:
     return gate
 
 
+async def one_verdict(mailed: Mailed, living: Living, gate: Gate) -> VerdictReceived:
+    """A request, a hand, and the verdict at the validator."""
+
+    async def carry() -> None:
+        await living.carry()
+        await gate.finish()
+
+    await carry()
+    gate.conditions(ALL_WELL)
+    asked = sign_object(Kind.REQUEST, request().to_obj(), VALIDATOR_KEY)
+    assert mailed.validator is not None
+    assert mailed.validator.end.send_request(asked)
+    await carry()
+    gate.sighted(good_sighting(living.clock.now_ms))
+    await gate.finish()
+    await carry()
+    (received,) = [e for e in living.cable.right_events if isinstance(e, VerdictReceived)]
+    return received
+
+
+@asynccontextmanager
+async def busy_journal(living: Living) -> AsyncIterator[None]:
+    """Inside, the journal's thread has something to do."""
+    busy = threading.Event()
+    waiting = asyncio.create_task(living.threads[0].do(busy.wait))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        busy.set()
+        await waiting
+
+
 def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_something_again(
     tmp_path: Path,
 ) -> None:
@@ -74,20 +109,7 @@ def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_somethin
         async with mailed.running() as living:
             gate = gate_of(living)
 
-            async def carry() -> None:
-                await living.carry()
-                await gate.finish()
-
-            await carry()
-            gate.conditions(ALL_WELL)
-            asked = sign_object(Kind.REQUEST, request().to_obj(), VALIDATOR_KEY)
-            assert mailed.validator is not None
-            assert mailed.validator.end.send_request(asked)
-            await carry()
-            gate.sighted(good_sighting(living.clock.now_ms))
-            await gate.finish()
-            await carry()
-            assert [e for e in living.cable.right_events if isinstance(e, VerdictReceived)]
+            await one_verdict(mailed, living, gate)
             with no_file_may_grow_beyond(log.stat().st_size):
                 living.clock.now_ms += POLICY.decision_timeout_ms
                 gate.tick()
@@ -117,21 +139,17 @@ def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
 
     async def story() -> None:
         async with mailed.running() as living:
-            gate, busy = gate_of(living), threading.Event()
+            gate = gate_of(living)
             await living.carry()
             await gate.finish()
 
             async def flood_while_the_journal_is_busy(*, session_ends: bool) -> None:
-                busy.clear()
-                waiting = asyncio.create_task(living.threads[0].do(busy.wait))
-                await asyncio.sleep(0)
-                for number in range(1_000):
-                    gate.on_cable_event(CancelReceived(f"{number:032x}"))
-                await asyncio.sleep(0)
-                if session_ends:
-                    gate.on_cable_event(Down(DownReason.PEER_RESET, proven=True))
-                busy.set()
-                await waiting
+                async with busy_journal(living):
+                    for number in range(1_000):
+                        gate.on_cable_event(CancelReceived(f"{number:032x}"))
+                    await asyncio.sleep(0)
+                    if session_ends:
+                        gate.on_cable_event(Down(DownReason.PEER_RESET, proven=True))
                 await gate.finish()
 
             await flood_while_the_journal_is_busy(session_ends=True)
@@ -139,6 +157,48 @@ def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
             for _ in range(2):
                 asked.clear()
                 await flood_while_the_journal_is_busy(session_ends=False)
-                assert asked == [f"{number:032x}" for number in range(MAX_ASKING)]
+                assert asked == [f"{number:032x}" for number in range(MAX_CANCELS_ASKING)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed: bool) -> None:
+    """It was acknowledged, so the validator does not send it again by itself. Cancels leave it its room."""
+    mailed = Mailed(tmp_path)
+
+    async def story() -> None:
+        async with mailed.running() as living:
+            gate = gate_of(living)
+            received = await one_verdict(mailed, living, gate)
+            verdict, ref = received.verdict, received.verdict_ref
+            decision = Decision(
+                txn_id=verdict.txn_id,
+                gate_id=verdict.gate_id,
+                dbd_id=verdict.dbd_id,
+                nonce_b64=verdict.nonce_b64,
+                verdict_ref=ref,
+                reason="ok",
+                outcome="LIBERAR",
+                actuated=True,
+                decision_seq=1,
+                decided_at_ms=verdict.decided_at_ms,
+            )
+            wrapper = sign_object(Kind.DECISION, decision.to_obj(), VALIDATOR_KEY)
+            async with busy_journal(living):
+                for number in range(MAX_ASKING):
+                    txn_id = f"f{number:031x}"
+                    gate.on_cable_event(
+                        DecisionReceived(replace(decision, txn_id=txn_id), wrapper)
+                        if signed
+                        else CancelReceived(txn_id)
+                    )
+                gate.on_cable_event(DecisionReceived(decision, wrapper))
+            await gate.finish()
+            await living.carry()
+            memory = await living.threads[0].do(lambda: living.journal.find_txn(verdict.txn_id))
+            assert memory is not None and (memory.decision_ref is None) is signed
+            asked = [e.verdict_refs for e in living.cable.right_events if isinstance(e, ResolveReceived)]
+            assert asked == ([(ref,)] if signed else [])
 
     asyncio.run(story())

@@ -496,7 +496,21 @@ FAULTS: Final = (
         "judge_proof",
         _key_of_the_hello,
     ),
-    PlantedFault("any number of cancels waits for the journal", gate, "MAX_ASKING", _constant(1 << 30)),
+    PlantedFault(
+        "any number of cancels waits for the journal",
+        gate,
+        "MAX_CANCELS_ASKING",
+        _constant(1 << 30),
+        (PlantedFault("the same", gate, "MAX_ASKING", _constant(1 << 30)),),
+    ),
+    PlantedFault(
+        "a decision that forged cancels leave no room is lost",
+        gate,
+        "MAX_CANCELS_ASKING",
+        _constant(1 << 30),
+        (PlantedFault("the same", Gate, "_ask_again", _nothing),),
+        first_seed=10_644,
+    ),
     PlantedFault("evidence is mailed in any number", MailDesk, "_make_batch", _evidence_in_any_number),
     PlantedFault(
         "a deeply nested decision is mailed as one that the service does not read",
