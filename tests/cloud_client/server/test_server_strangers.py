@@ -174,7 +174,7 @@ def test_answers_are_made_as_they_are_taken(tmp_path: Path) -> None:
 
 def test_answers_that_are_not_taken_have_a_bound(tmp_path: Path) -> None:
     """However many strangers ask for the largest one and read nothing; a known caller's stays."""
-    many = 1000
+    many = 500
     with served(tmp_path, "--rate-scale", "1000") as running, ExitStack() as stack:
         partner = running.partner(running.palmctl("tenant", "create", "acme")["tenant_id"])
         size = len(httpx.get(f"{running.url}/v1/openapi.json", trust_env=False).content)
