@@ -44,7 +44,8 @@ NOT_SERVING = frozenset(
         HealthWord.ROLLED_BACK,
     }
 )
-"""While one of these is present, every verdict abstains."""
+"""While one of these is present no one is recognised: verdicts abstain, or with STORE_FAULT and ROLLED_BACK
+cannot be kept, and the request ends as expired."""
 
 
 class Health:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from cloud_client.reference_server.domain.mail import outbox
 from cloud_client.reference_server.domain.mailbox import inbox
 from cloud_client.reference_server.domain.verdicts import uploads
-from device.core import gate, running_wipe, served_gallery
+from device.core import gate, housekeeping, running_wipe, served_gallery
 from device.core.core import Core
 from device.core.gate import Gate
 from device.errors import JournalError
@@ -169,7 +169,7 @@ def _hand_not_spent(right: Any) -> Any:
     return decide
 
 
-def _age_each_second(right: Any) -> Any:
+def _age_on_schedule(right: Any) -> Any:
     def on_look(self: Any, look: Any) -> None:
         self.gallery.look = lambda: None
         try:
@@ -420,11 +420,12 @@ FAULTS: Final = (
     ),
     PlantedFault("one hand answers two requests", engine.TransactionEngine, "_decide", _hand_not_spent),
     PlantedFault(
-        "the gallery's age is looked at once a second alone",
+        "the gallery's age is looked at every five seconds alone",
         Core,
         "on_look",
-        _age_each_second,
-        first_seed=8_920,
+        _age_on_schedule,
+        (PlantedFault("the schedule", housekeeping, "EVERY_S", _constant(5.0)),),
+        first_seed=15,
     ),
     PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
     PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
