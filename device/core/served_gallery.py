@@ -59,7 +59,7 @@ class ServedGallery:
         self.look()
 
     def look(self) -> None:
-        """Update the health words of the gallery: after each change of it, and every second."""
+        """Update the gallery's health words: after each change of it, for each frame, and every second."""
         gallery, fresh = self.store, self.freshness()
         if gallery is None or fresh is None:
             return

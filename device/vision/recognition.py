@@ -84,7 +84,7 @@ class Look:
         return replace(self, sighting=replace(self.sighting, stage_ms=stage_ms))
 
     def drop(self) -> None:
-        """Nobody takes the look: overwrite the vector of its capture."""
+        """The look is not delivered: overwrite the vector of its capture."""
         if self.capture is not None:
             self.capture.vector.fill(0.0)
 

@@ -111,7 +111,7 @@ def verification(found: Comparisons, *, across_sessions: bool) -> VerificationSc
         eers.append(_weighted_eer(*draw))
         for again, threshold in zip(misses, thresholds, strict=True):
             again.append(_weighted_fnmr(draw[0], draw[1], threshold))
-    # The people of whom two pictures of one palm were compared limit what an EER of 0 says too: any two of
+    # People with two compared pictures of one palm limit what an EER of 0 says too: any two of
     # them were compared with each other, and three people and more make no fewer pairs than people.
     compared = len(np.unique(found.people[mated_mask.any(axis=1)]))
     points = [

@@ -101,7 +101,7 @@ def _candidates(root: Path, files: list[Path]) -> tuple[Layout, ...]:
         return ("plain",)
     sessions = {picture.path.parent for picture in _tongji(root, files)}
     # Tongji has one folder a session, whose numbers go through all palms. Where several folders have one
-    # session's name, they are of people, and the numbers begin anew in each.
+    # session's name, they are of people, and the numbers begin again in each.
     if len({folder.name.lower() for folder in sessions}) < len(sessions):
         return tuple(name for name in _TOLD_FROM_NAMES if name != "tongji")
     return _TOLD_FROM_NAMES

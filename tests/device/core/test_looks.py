@@ -1,4 +1,4 @@
-"""What is done with a look first, and with one that nobody takes."""
+"""What is done with a look first, and with an undelivered one."""
 
 from typing import Any
 from unittest.mock import Mock

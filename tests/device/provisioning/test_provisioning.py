@@ -231,7 +231,7 @@ def test_a_place_that_cannot_be_written_is_found_before_registering(
     assert registrar.bodies == []
 
 
-def test_a_refused_registration_is_asked_anew_when_its_reason_is_gone(
+def test_a_refused_registration_is_asked_again_when_its_reason_is_gone(
     tmp_path: Path, registrar: Registrar
 ) -> None:
     problem = {"code": "device_state_conflict", "retryable": False}

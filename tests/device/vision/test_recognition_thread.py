@@ -230,15 +230,20 @@ def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
     asyncio.run(scenario())
 
 
+def examine_while_the_loop_waits(bench: Bench, picture: Pixels, frames: int) -> None:
+    """The loop is held up on purpose, so it takes no result."""
+    for _ in range(frames):
+        examined = bench.thread.examined
+        bench.show(picture, after_ms=33)
+        while bench.thread.examined == examined:
+            pass
+
+
 def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels]) -> None:
     async def scenario() -> None:
         async with Bench() as bench:
             bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            for _ in range(UNDELIVERED_MOST + 4):
-                bench.show(held[0], after_ms=33)
-                examined = bench.thread.examined
-                while bench.thread.examined == examined:
-                    pass  # the loop is held up on purpose
+            examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 4)
             assert bench.thread.undelivered >= 3
             await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
             assert len(bench.ears.looks) == UNDELIVERED_MOST
@@ -288,11 +293,7 @@ def test_the_vector_of_a_capture_that_the_loop_is_too_slow_for_is_overwritten(he
     async def scenario() -> None:
         async with Bench() as bench:
             bench.thread.set_interest(Interest.ENROLMENT, codes=False)
-            for _ in range(UNDELIVERED_MOST + 2):
-                bench.show(held[0], after_ms=33)
-                examined = bench.thread.examined
-                while bench.thread.examined == examined:
-                    pass  # the loop is held up on purpose
+            examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 2)
             while bench.thread.undelivered < 2:
                 pass
             captured = [vectors for vectors in bench.model.made if vectors.any()]

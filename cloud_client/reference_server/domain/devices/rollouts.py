@@ -125,7 +125,7 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
 
 
 def halt(tx: Tx, environment: Environment, release_seq: int) -> None:
-    """Offer it to nobody. OperatorError unless running or paused.
+    """Stop offering it. OperatorError unless running or paused.
 
     What is not delivered is taken back by ``take_back`` or, where its caller ends too early, by a server.
     """

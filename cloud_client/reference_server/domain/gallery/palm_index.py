@@ -80,7 +80,7 @@ class _Palms:
     missing: list[str] = field(default_factory=list)
     """What the last comparison found that is not loaded yet."""
     leaving: set[str] = field(default_factory=set)
-    """Who is to be dropped, by whoever holds the lock or has it next."""
+    """Who is to be dropped, by the holder of the lock or the next one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, template_id: str, subject_id: str, vector: _Block) -> None:
@@ -230,7 +230,7 @@ class PalmIndex:
                 yield palms
             finally:
                 palms.drop_leaving()
-        palms.drop_if_free()  # somebody may have come between the last two steps
+        palms.drop_if_free()  # a person may have been noted between the last two steps
 
 
 def _mark_of(tx: Tx, environment: Environment) -> _Mark:
