@@ -30,16 +30,19 @@ class _Plot:
     y_range: tuple[float, float]
 
     def x(self, value: float) -> float:
-        low, high = self.x_range
-        return self.left + self.width * (min(max(value, low), high) - low) / (high - low)
+        return self.left + self.width * _part(value, *self.x_range)
 
     def y(self, value: float) -> float:
-        low, high = self.y_range
-        return self.top + self.height * (1 - (min(max(value, low), high) - low) / (high - low))
+        return self.top + self.height * (1 - _part(value, *self.y_range))
 
     @property
     def bottom(self) -> float:
         return self.top + self.height
+
+
+def _part(value: float, low: float, high: float) -> float:
+    """How far along a range a value lies, 0 to 1; 0 where all values are the same."""
+    return (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
 
 
 def det_plot(figures: dict[str, Any]) -> str:

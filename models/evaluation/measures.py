@@ -136,7 +136,7 @@ def _resampled(
     found: Comparisons, mated_mask: NDArray[np.bool_], non_mated_mask: NDArray[np.bool_]
 ) -> Iterator[Draw]:
     """Scores with weights for people drawn with replacement; a pair weighs as often as both its people
-    came.
+    came. Draws without a pair of one palm, or of two people, have no rate and are left out.
     """
     _, person = np.unique(found.people, return_inverse=True)
     rows, columns = np.nonzero(mated_mask)
@@ -155,12 +155,14 @@ def _resampled(
     count = int(person.max()) + 1
     for _ in range(_RESAMPLES):
         times = np.bincount(rng.integers(0, count, count), minlength=count).astype(np.float64)
-        yield mated, times[owner], non_mated, times[one] * times[other]
+        of_one, of_two = times[owner], times[one] * times[other]
+        if of_one.any() and of_two.any():
+            yield mated, of_one, non_mated, of_two
 
 
 def _weighted_eer(mated: Scores, mw: NDArray[np.float64], other: Scores, ow: NDArray[np.float64]) -> float:
-    below_mated = np.concatenate([[0.0], np.cumsum(mw)]) / max(mw.sum(), 1e-12)
-    below_other = np.concatenate([[0.0], np.cumsum(ow)]) / max(ow.sum(), 1e-12)
+    below_mated = np.concatenate([[0.0], np.cumsum(mw)]) / mw.sum()
+    below_other = np.concatenate([[0.0], np.cumsum(ow)]) / ow.sum()
     fnmr = below_mated[:-1]
     fmr = 1.0 - below_other[np.searchsorted(other, mated, side="left")]
     at = int(np.argmin(np.abs(fnmr - fmr)))
@@ -168,7 +170,7 @@ def _weighted_eer(mated: Scores, mw: NDArray[np.float64], other: Scores, ow: NDA
 
 
 def _weighted_fnmr(mated: Scores, weights: NDArray[np.float64], threshold: float) -> float:
-    return float(weights[mated < threshold].sum() / max(weights.sum(), 1e-12))
+    return float(weights[mated < threshold].sum() / weights.sum())
 
 
 def resampled_interval(value: float, draws: Sequence[float], independent: int) -> Interval:

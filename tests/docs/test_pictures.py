@@ -52,6 +52,13 @@ def test_errors_that_were_never_seen_are_drawn_where_they_could_have_been() -> N
     assert y1 == y2
 
 
+def test_scores_that_are_all_the_same_are_drawn() -> None:
+    same = [charts.Curve("one palm", [1.0, 0.0])]
+    drawn = charts.curves("t", "a", [0.5, 0.5], same, across="similarity", up="frequency")
+    assert ET.fromstring(drawn).tag.endswith("svg")
+    assert "nan" not in drawn
+
+
 def test_a_histogram_has_every_sample() -> None:
     samples = [10.0] * 30 + [20.0] * 10
     drawn = charts.histogram({"title": "t", "about": "a", "samples_ms": samples})

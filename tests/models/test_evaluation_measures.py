@@ -53,6 +53,16 @@ def test_only_people_with_a_comparison_of_one_palm_make_an_interval_narrow() -> 
         assert verification(here, across_sessions=True).eer == Interval(0.0, 0.0, high)
 
 
+def test_a_draw_without_a_comparison_of_one_palm_has_no_rate() -> None:
+    found = comparisons(60, 2, 40.0)  # nothing is recognised
+    few = replace(found, sessions=np.where(found.people < 3, found.sessions, 0))
+    measured = verification(few, across_sessions=True)
+    fnmr = measured.fnmr_at_fmr[0][2]
+    assert fnmr.value > 0.8
+    # One draw in twenty is without all three people: an FNMR of 0 there would be the interval's lower end.
+    assert fnmr.low > 0.4
+
+
 def test_rates_are_stated_only_where_the_comparisons_reach() -> None:
     measured = verification(comparisons(10, 4, 1.0), across_sessions=False)  # some 2,900 non-mated pairs
     assert [fmr for fmr, _, _ in measured.fnmr_at_fmr] == [1e-2]
