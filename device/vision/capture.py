@@ -168,13 +168,13 @@ class CaptureThread:
             camera.close()
 
     def _read_on(self, camera: Camera) -> None:
-        last_frame_ms = self._now_ms()
+        last_frame_ms, skipped_before = self._now_ms(), camera.skipped
         while not self._stop.is_set():
             pixels = camera.read()
             now_ms = self.heartbeat_ms = self._now_ms()
             self._skipped = camera.skipped
             if pixels is not None:
-                last_frame_ms = now_ms
+                last_frame_ms, skipped_before = now_ms, camera.skipped
                 self.frames += 1
                 self.slot.put(
                     CameraFrame.from_pixels(
@@ -182,17 +182,19 @@ class CaptureThread:
                     )
                 )
                 self._enter(CameraCondition.OK, camera.description, "")
-            elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
+                continue
+            gives = "only damaged pictures" if camera.skipped > skipped_before else "no picture"
+            if now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
                 raise CameraLost(
-                    f"{camera.description} gives no picture; it is closed and opened again: check its cable "
+                    f"{camera.description} gives {gives}; it is closed and opened again: check its cable "
                     "and power, or that the folder holds images"
                 )
-            elif now_ms - last_frame_ms >= STALL_MS:
+            if now_ms - last_frame_ms >= STALL_MS:
                 self.slot.clear()
                 self._enter(
                     CameraCondition.STALLED,
                     camera.description,
-                    f"{camera.description} has given no picture for {STALL_MS / 1000:g} s; waiting for it",
+                    f"{camera.description} has given {gives} for {STALL_MS / 1000:g} s; waiting for it",
                 )
 
     def _enter(self, condition: CameraCondition, description: str, message: str) -> None:

@@ -26,13 +26,14 @@ class Script:
 
     def __init__(self, clock: Clock, steps: list[Pixels | Exception | int]) -> None:
         self.description = "scripted camera"
-        self.skipped = 0
+        self.skipped = self.damaged_a_read = 0
         self.closed = False
         self.done = threading.Event()
         self._clock = clock
         self._steps = steps
 
     def read(self) -> Pixels | None:
+        self.skipped += self.damaged_a_read
         if not self._steps:
             self.done.set()
             self.done.wait(0.01)
@@ -229,6 +230,20 @@ def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
     bench.thread.stop()
     assert first.closed
     assert "closed and opened again" in bench.states[1].message
+
+
+def test_a_camera_that_gives_only_damaged_pictures_is_not_said_to_give_none() -> None:
+    clock = Clock()
+    first, second = Script(clock, [2000, 4000]), Script(clock, [PICTURE])
+    first.damaged_a_read = 1
+    bench = Bench([first, second], clock)
+    bench.thread.start()
+    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
+    clock.now_ms += 600
+    assert second.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert "has given only damaged pictures" in bench.states[0].message
+    assert "gives only damaged pictures; it is closed and opened again" in bench.states[1].message
 
 
 def test_an_unexpected_failure_does_not_end_the_thread() -> None:
