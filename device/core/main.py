@@ -183,7 +183,7 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
         renewing = asyncio.create_task(palmd.update_watch.run(), name="updates")
-        reopening = asyncio.create_task(_gallery_opens(opened, gallery_thread), name="gallery")
+        reopening = asyncio.create_task(_gallery_opens(opened, gallery_thread, palmd.wipe), name="gallery")
         wiped, tasks = palmd.wipe.over, (cable, keeping, ending, renewing, reopening)
         await asyncio.wait((*tasks, palmd.broken, wiped), return_when=asyncio.FIRST_COMPLETED)
         begins_again = renewing.done() or reopening.done()
@@ -204,16 +204,17 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
     return again
 
 
-async def _gallery_opens(opened: Opened, gallery_thread: StoreThread) -> None:
+async def _gallery_opens(opened: Opened, gallery_thread: StoreThread, wipe: RunningWipe) -> None:
     """Return when a gallery that could not be opened at the start can be: the program then begins again.
 
-    A disk that was full or away for a moment must not close a gate until a technician restarts it.
+    A disk that was full or away for a moment must not close a gate until a technician restarts it. After a
+    wipe there is always room for a new gallery, and this process has to hand over the record of the wipe.
     """
     if opened.gallery is not None or opened.trust.gallery is None:
         await asyncio.Event().wait()
     while True:
         await asyncio.sleep(GALLERY_AGAIN_S)
-        if await gallery_thread.do(opened.gallery_opens):
+        if not wipe.begun and await gallery_thread.do(opened.gallery_opens) and not wipe.begun:
             return
 
 

@@ -89,7 +89,8 @@ class RunningWipe:
 
     @property
     def begun(self) -> bool:
-        return self._wipe is not None
+        """Whether anything is destroyed, by the service's order or by a technician's."""
+        return self._wipe is not None or self._closed
 
     @property
     def unconfirmed(self) -> str | None:

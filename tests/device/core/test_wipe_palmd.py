@@ -203,6 +203,48 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
             process.kill()
 
 
+def test_a_wiped_device_whose_gallery_did_not_open_stays_until_its_record_is_handed_over(
+    device: Device,
+) -> None:
+    state = device.config.device.state_dir
+    (state / "gallery").rename(state / "aside")
+    (state / "gallery").write_text("no folder")
+    tries = state.parent / "tries"
+    tries.touch()
+    # The same daemon, which looks for its gallery more often, and notes each look.
+    program = f"""
+from pathlib import Path
+from device.core import main
+main.GALLERY_AGAIN_S = 0.05
+sleep = main.asyncio.sleep
+async def noted(seconds, *more):
+    if seconds == main.GALLERY_AGAIN_S:
+        with Path({str(tries)!r}).open("a") as file:
+            file.write("x")
+    await sleep(seconds, *more)
+main.asyncio.sleep = noted
+main.main()
+"""
+    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
+
+    async def story(port: str) -> None:
+        await until(lambda: "STORE_FAULT" in device.health())
+        assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
+        seen = tries.stat().st_size
+        await until(lambda: tries.stat().st_size > seen + 1)
+        assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
+        async with validator_at(port, device.board, carries_mail=True) as validator:
+            await validator.wait_for(OutboxCollected)
+
+    with PtyPair() as pair:
+        port = device.plug(pair)
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+            try:
+                asyncio.run(story(port))
+            finally:
+                process.kill()
+
+
 def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
     state = device.config.device.state_dir
     with PtyPair() as pair:
