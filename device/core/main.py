@@ -201,7 +201,7 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
             opened.gallery.interrupt()
         await palmd.mail.finish()
         await palmd.core.finish()
-    return again
+    return again and not ended.is_set()  # a signal counts also when it comes while the program ends
 
 
 async def _gallery_opens(opened: Opened, gallery_thread: StoreThread, wipe: RunningWipe) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.validator.desk import RequestEnded
 from tests.device.core.small_disk import card, fill, refusing, repair, small_disk, wear_out
 from tests.device.whole_device import (
+    WITHIN_S,
     Device,
     Validator,
     answered,
@@ -164,6 +166,36 @@ def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(tmp_path:
         folder.write_text("no folder")
         with device.running():
             asyncio.run(story(port))
+
+
+def test_a_signal_while_it_begins_again_ends_it(tmp_path: Path) -> None:
+    """systemd sends one, and kills what goes on a minute and a half later."""
+    device = make_device(tmp_path)
+    folder = tmp_path / "state/gallery"
+    aside = folder.with_name("aside")
+    # The same daemon, which looks for its gallery more often, and gets the signal at its last steps.
+    program = """
+import os, signal
+from device.core import main
+main.GALLERY_AGAIN_S = 0.1
+stop = main.CaptureThread.stop
+def signalled(self):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return stop(self)
+main.CaptureThread.stop = signalled
+raise SystemExit(main.main())
+"""
+    folder.rename(aside)
+    folder.write_text("no folder")
+    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        try:
+            asyncio.run(until(lambda: "STORE_FAULT" in device.health()))
+            folder.unlink()
+            aside.rename(folder)
+            assert process.wait(WITHIN_S) == 0
+        finally:
+            process.kill()
 
 
 def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
