@@ -120,7 +120,6 @@ class InferenceThread:
                 continue
             try:
                 self._examine(frame, *self._wanted)
-                self._consecutive = 0
             except Exception as error:  # noqa: BLE001 -- a frame may raise anything, and the next one must be examined
                 self._failed(frame, error)
 
@@ -137,6 +136,7 @@ class InferenceThread:
             look = self._recogniser.look(frame, interest)
         self._last_frame_ms = self._now_ms()  # a slow board's examination is no time without frames
         self.examined += 1
+        self._consecutive = 0
         self._watch(frame, look)
         if look is not None:
             self._tell_look(look, taken_ms)

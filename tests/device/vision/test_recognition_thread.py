@@ -18,6 +18,7 @@ from gallery.index import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE
 from models.frames import CameraFrame
+from models.hand import Hand, HandFinder, PartialHand
 from models.second_core import second_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
@@ -83,7 +84,7 @@ class Ears:
 
 
 class Bench:
-    def __init__(self, takes_ms: int = 0) -> None:
+    def __init__(self, takes_ms: int = 0, finder: HandFinder | None = None) -> None:
         """`takes_ms`: how long the board examines each frame."""
         self.now_ms = 10_000
         self._takes_ms = takes_ms
@@ -91,7 +92,7 @@ class Bench:
         self.slot = FrameSlot()
         self.model = Model()
         self.ears = Ears()
-        self.recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5)
+        self.recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5, finder=finder)
         self.thread = InferenceThread(
             self.slot,
             self.recogniser,
@@ -196,6 +197,25 @@ def test_a_frame_that_fails_is_told_and_the_next_one_is_looked_at(held: list[Pix
             await bench.ears.hear(lambda: len(bench.ears.faults) == 3)
             assert bench.ears.faults[2].consecutive == 1
             assert bench.thread.faults == 3
+
+    asyncio.run(scenario())
+
+
+def test_frames_that_are_left_out_do_not_make_good_those_that_fail(ground: Pixels) -> None:
+    """An idle gate examines one frame in three, and is to know that it can see nothing."""
+
+    class Blind(HandFinder):
+        def look(self, frame: CameraFrame) -> Hand | PartialHand | None:
+            raise RuntimeError("session failed")
+
+    async def scenario() -> None:
+        async with Bench(finder=Blind()) as bench:
+            for _ in range(20):
+                bench.show(ground, after_ms=33)
+                while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
+                    await asyncio.sleep(0)
+            await bench.ears.hear(lambda: len(bench.ears.faults) >= 5)
+            assert [fault.consecutive for fault in bench.ears.faults][:5] == [1, 2, 3, 4, 5]
 
     asyncio.run(scenario())
 
