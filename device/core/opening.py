@@ -41,6 +41,8 @@ _ROLLED_BACK: Final = (
     "writes), and no number may be used twice: restore the newest copy if there is one, or run "
     "`palmctl factory-reset`, have the device revoked, and provision it with a new token"
 )
+NO_VALIDATOR: Final = "no validator has proved itself yet"
+"""The detail of LINK_DOWN while the port is open."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
@@ -167,7 +169,7 @@ async def open_device(
 def first_words(opened: Opened, now_ms: int) -> dict[HealthWord, str]:
     """The health of a device right after opening, at `now_ms` (epoch)."""
     words = {
-        HealthWord.LINK_DOWN: "no validator has proved itself yet",
+        HealthWord.LINK_DOWN: NO_VALIDATOR,
         HealthWord.CAMERA_FAULT: "the camera has not given a picture yet",
     }
     if not is_attested(read_attested(opened.config.device.state_dir, opened.keys), now_ms):

@@ -15,6 +15,7 @@ from device.core.carrier_api import CarrierApi
 from device.core.device_operations import release_states, updates_status
 from device.core.gate import Gate
 from device.core.housekeeping import StoreWatch
+from device.core.opening import NO_VALIDATOR
 from device.core.served_gallery import ServedGallery
 from device.enrolment.desk import EnrolmentDesk
 from device.health import Health, HealthWord
@@ -63,8 +64,7 @@ class Hardware:
     def on_port(self, error: Exception | None) -> None:
         """The port was opened, or cannot be."""
         self.cable_message = "open" if error is None else str(error)
-        if error is not None:
-            self._health.report(HealthWord.LINK_DOWN, str(error))
+        self._health.report(HealthWord.LINK_DOWN, NO_VALIDATOR if error is None else str(error))
 
 
 class ServiceLink:

@@ -117,6 +117,14 @@ def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
             asyncio.run(after(device.plug(again)))
 
 
+def test_a_port_that_is_back_is_no_longer_said_to_be_absent(device: Device) -> None:
+    with device.running(), PtyPair() as pair:
+        asyncio.run(until(lambda: "there is no such port" in device.health()["LINK_DOWN"]))
+        device.plug(pair)
+        asyncio.run(until(lambda: device.status().cable.message == "open"))
+        assert device.health()["LINK_DOWN"] == "no validator has proved itself yet"
+
+
 def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) -> None:
     device = make_device(tmp_path, fill_camera=False)
 
