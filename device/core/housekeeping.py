@@ -1,4 +1,5 @@
-"""Checks that the core runs every second: its stages, the gallery's age, the stores, the disk, the watchdog.
+"""Checks that the core runs every second: its stages, the stores, the disk, the watchdog, the age of the
+gallery and of the carrier's last word.
 
 1. The watchdog is fed only while every stage is active; an idle stage counts as active.
 2. STORE_FAULT: the journal could not write, or a search could not read the gallery. It lasts until a write,
@@ -159,10 +160,10 @@ class StoreWatch:
 
 @dataclass(eq=False)
 class Housekeeping:
-    """Runs until cancelled."""
+    """Runs until cancelled. `looks`: further checks, which take no time."""
 
     store: StoreWatch
-    gallery: ServedGallery
+    looks: Sequence[Callable[[], None]]
     health: Health
     clock: Clock
     stages: Sequence[WatchedThread]
@@ -177,7 +178,8 @@ class Housekeeping:
             except TimeoutError:
                 silent.append("store")
             self._check_heat()
-            self.gallery.look()
+            for look in self.looks:
+                look()
             self._update_status_line()
             if silent:
                 _log.error("no sign of activity from: %s; the watchdog is not fed", ", ".join(silent))

@@ -542,7 +542,11 @@ class Palmd:
             prefix=Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access")),
         )
         self.housekeeping = Housekeeping(
-            store=self.store_watch, gallery=gallery, health=self.health, clock=clock, stages=stages
+            store=self.store_watch,
+            looks=(gallery.look, link.look),
+            health=self.health,
+            clock=clock,
+            stages=stages,
         )
 
     # Reports from parts to others that are made after them

@@ -42,6 +42,11 @@ FIRST_REPORT_MS: Final = 60_000
 """How long after a start the carrier may take to report whether the service is reachable: it may start later,
 and waits some seconds for the first answer."""
 
+SILENT_MS: Final = 180_000
+"""After so long without a report the carrier is away, and the service with it: it reports each minute."""
+
+SILENT_WORD: Final = "palm-syncd has not reported for three minutes; see that it runs"
+
 OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
 """Shown by `palmctl status` on a device without a network."""
 
@@ -75,6 +80,8 @@ class ServiceLink:
         self._health = health
         self._clock = clock
         self._unreported_until_ms = clock.monotonic_ms() + FIRST_REPORT_MS if has_cloud else 0
+        self._silent_from_ms = clock.monotonic_ms() + SILENT_MS if has_cloud else None
+        """When the carrier counts as away."""
         self.state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
 
     @property
@@ -84,6 +91,15 @@ class ServiceLink:
 
     def link_state(self, state: CloudState) -> None:
         self._unreported_until_ms = 0
+        self._silent_from_ms = self._clock.monotonic_ms() + SILENT_MS
+        self._take(state)
+
+    def look(self) -> None:
+        """Notice that the carrier is away: its last word does not hold for ever, and mail waits for it."""
+        if self._silent_from_ms is not None and self._clock.monotonic_ms() >= self._silent_from_ms:
+            self._take(CloudState(online=False, detail=SILENT_WORD))
+
+    def _take(self, state: CloudState) -> None:
         self.state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
 

@@ -1,11 +1,17 @@
 """What the core knows of the way to its service: from its start, and from the carrier's reports."""
 
+import asyncio
+import subprocess
+import sys
+
 import pytest
 
-from device.core.self_description import FIRST_REPORT_MS, ServiceLink
-from device.health import Health
+from device.core.self_description import FIRST_REPORT_MS, SILENT_MS, ServiceLink
+from device.health import Health, HealthWord
+from device.syncd.tasks import STATUS_EVERY_S
 from device.values.carrier import CloudState
 from tests.device.core_makers import HandClock
+from tests.device.whole_device import Device, ask_carrier, until
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -27,3 +33,51 @@ def test_a_carrier_that_never_reports_is_not_waited_for() -> None:
 
 def test_a_device_without_a_network_waits_for_no_report() -> None:
     assert not ServiceLink(Health(lambda _words: None), HandClock(), has_cloud=False).unreported
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_carrier_that_falls_silent_is_away_and_the_service_with_it(reported: bool) -> None:
+    """Mail carries nothing while the network is said to: the last word of a dead carrier must not hold."""
+    clock, health = HandClock(), Health(lambda _words: None)
+    link = ServiceLink(health, clock, has_cloud=True)
+    if reported:
+        link.link_state(CloudState(True, "fine"))
+    clock.now_ms += SILENT_MS - 1
+    link.look()
+    assert (link.state.online, HealthWord.OFFLINE in health.words) == (reported, False)
+    clock.now_ms += 1
+    link.look()
+    assert (link.state.online, HealthWord.OFFLINE in health.words) == (False, True)
+    assert "palm-syncd" in health.details[HealthWord.OFFLINE]
+    link.link_state(CloudState(True, "fine again"))
+    link.look()
+    assert (link.state.online, HealthWord.OFFLINE in health.words) == (True, False)
+
+
+def test_a_carrier_that_lives_is_never_taken_for_silent() -> None:
+    assert SILENT_MS >= 3 * STATUS_EVERY_S * 1000
+
+
+def test_a_device_without_a_network_expects_no_carrier() -> None:
+    clock, health = HandClock(), Health(lambda _words: None)
+    link = ServiceLink(health, clock, has_cloud=False)
+    clock.now_ms += SILENT_MS
+    link.look()
+    assert health.words == ()
+
+
+def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
+    program = "from device.core import main, self_description as own; own.SILENT_MS = 300; main.main()"
+    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
+
+    async def story() -> None:
+        await until(lambda: device.status().device_id != "")
+        await ask_carrier(device, "link_state", online=True, detail="fine")
+        await until(lambda: "palm-syncd" in device.health().get("OFFLINE", ""))
+        assert not (await asyncio.to_thread(device.status)).cloud.online
+
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        try:
+            asyncio.run(story())
+        finally:
+            process.kill()
