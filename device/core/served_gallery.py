@@ -75,7 +75,8 @@ class ServedGallery:
             "until the service has updated it"
             if fresh.reason is FreshnessReason.WENT_BACK
             else f"no one is recognised ({fresh.reason}) until the service confirms the gallery; "
-            "check that palm-syncd runs and reaches the service",
+            "check that palm-syncd runs and reaches the service or, without a network, that the validator "
+            "carries mail",
         )
 
     async def facts(self) -> GalleryFacts | None:

@@ -136,6 +136,7 @@ def test_steps_sleep_and_six_hours_while_it_runs(scripted: Scripted) -> None:
         assert scripted.gallery() == (True, "fresh")
         scripted.set(wall_h=-10, boottime_h=6.1)
         scripted.comes_to(False, "expired")
+        assert "that the validator carries mail" in scripted.device.health()["GALLERY_STALE"]
         scripted.set(wall_h=6.1, boottime_h=6.1)
         scripted.new_head(true_ms() + int(6.1 * HOUR))
         scripted.comes_to(True, "fresh")
