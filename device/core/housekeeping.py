@@ -35,7 +35,9 @@ MAINTAIN_EVERY_S: Final = 600
 MAINTAIN_AT_LATEST_S: Final = 900
 """Some validators always have a request waiting."""
 MAINTAIN_TIMES: Final = 20
-"""Calls in a row: 2,000 rows every ten minutes are 288,000 a day, and the watchdog is fed in between."""
+"""Calls in a row: 2,000 rows every ten minutes are 288,000 a day."""
+MAINTAIN_FOR_S: Final = 2.0
+"""No further call after so long: one syncs five times, and the watchdog is not fed in between."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,17 +89,19 @@ class StoreWatch:
 
     async def maintain(self) -> None:
         """Let the journal delete old rows, when it is due."""
-        waited_s = asyncio.get_running_loop().time() - self._maintained_at_s
-        idle = self.idle()
+        now_s = asyncio.get_running_loop().time
+        began_s, idle = now_s(), self.idle()
+        waited_s = began_s - self._maintained_at_s
         if waited_s < (MAINTAIN_EVERY_S if idle else MAINTAIN_AT_LATEST_S) or self.wiped():
             return
         try:
             for _ in range(MAINTAIN_TIMES if idle else 1):
-                if await self.journal_thread.do(self.journal.maintain) < PURGE_ROWS:
+                forgotten = await self.journal_thread.do(self.journal.maintain)
+                if forgotten < PURGE_ROWS or now_s() - began_s >= MAINTAIN_FOR_S:
                     break
         except JournalError as error:
             self.health.report(HealthWord.STORE_FAULT, str(error))
-        self._maintained_at_s = asyncio.get_running_loop().time()
+        self._maintained_at_s = now_s()
 
     async def _reread_gallery(self) -> bool:
         """Whether the rows that a search could not read can be read now."""

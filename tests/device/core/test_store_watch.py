@@ -1,4 +1,5 @@
-"""STORE_FAULT of a gallery that a search could not read: it stands until the same rows can be read."""
+"""STORE_FAULT of a gallery that a search could not read: it stands until the same rows can be read. And how
+long the journal is tidied up in one go."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from device.core.housekeeping import StoreWatch
+from device.core.housekeeping import MAINTAIN_AT_LATEST_S, MAINTAIN_TIMES, StoreWatch
 from device.health import Health, HealthWord
-from device.journal.journal import Journal
+from device.journal.journal import PURGE_ROWS, Journal
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from gallery.errors import StoreError
@@ -58,4 +59,43 @@ def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: b
         assert HealthWord.STORE_FAULT not in health.words
 
     asyncio.run(story())
+    thread.close()
+
+
+@pytest.mark.parametrize(("each_s", "calls"), [(0.01, MAINTAIN_TIMES), (0.6, 4)])
+def test_a_slow_disk_is_not_tidied_up_until_the_watchdog_bites(
+    tmp_path: Path, each_s: float, calls: int
+) -> None:
+    """Ten seconds without a word, and systemd ends the core; on a card one call may take half a second."""
+    loop, thread, called = asyncio.new_event_loop(), StoreThread("journal"), []
+    began_s, passed_s = loop.time(), 0.0
+    loop.time = lambda: began_s + passed_s  # type: ignore[method-assign]
+
+    def maintain() -> int:
+        nonlocal passed_s
+        passed_s += each_s
+        called.append(passed_s)
+        return PURGE_ROWS
+
+    async def story() -> None:
+        nonlocal passed_s
+        watch = StoreWatch(
+            journal=cast("Journal", SimpleNamespace(maintain=maintain)),
+            journal_thread=thread,
+            gallery=cast("Any", None),
+            state_dir=tmp_path,
+            health=Health(lambda _words: None),
+            clock=SystemClock(),
+            wiped=lambda: False,
+            idle=lambda: True,
+            journal_is_back=lambda: None,
+        )
+        passed_s += MAINTAIN_AT_LATEST_S
+        await watch.maintain()
+        assert len(called) == calls
+        await watch.maintain()
+        assert len(called) == calls, "it rests"
+
+    loop.run_until_complete(story())
+    loop.close()
     thread.close()
