@@ -16,6 +16,10 @@ STALL_MS = 1_500
 REOPEN_AFTER_STALL_MS = 5_000
 """A camera stalled this long is closed and opened again."""
 
+OPENS_WITHIN_MS = 120_000
+"""A USB camera that hangs answers each question of its driver after five seconds, and OpenCV asks a score of
+them. Another start of the program would ask them again, so the watchdog leaves an opening so much time."""
+
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 10.0
 
@@ -117,7 +121,8 @@ class CaptureThread:
         """Frames read and cameras opened since the thread started."""
         self.state = CameraState(CameraCondition.STARTING, "", "the camera is being opened")
         self.heartbeat_ms = now_ms()
-        """When the thread was last active. Opening a camera may take seconds; reading, one."""
+        """When the thread was last active; while a camera is opened or closed, when that has to have ended.
+        Reading may take a second."""
 
     @property
     def skipped(self) -> int:
@@ -157,15 +162,18 @@ class CaptureThread:
 
     def _serve_one_opening(self) -> None:
         """Open the camera and read it until it is lost, stalled too long, or the thread is stopped."""
-        self.heartbeat_ms = self._now_ms()
+        self.heartbeat_ms = self._now_ms() + OPENS_WITHIN_MS
         camera = self._open_camera()
         try:
+            self.heartbeat_ms = self._now_ms()
             self.opened += 1
             self._read_on(camera)
         finally:
             self._skipped_before += camera.skipped
             self._skipped = 0
+            self.heartbeat_ms = self._now_ms() + OPENS_WITHIN_MS
             camera.close()
+            self.heartbeat_ms = self._now_ms()
 
     def _read_on(self, camera: Camera) -> None:
         last_frame_ms, skipped_before = self._now_ms(), camera.skipped

@@ -218,6 +218,37 @@ def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
     assert [s.condition for s in bench.states][-1] is CameraCondition.OK
 
 
+def test_a_camera_that_hangs_while_it_is_opened_or_closed_is_no_thread_that_hangs() -> None:
+    """The watchdog would start the whole gate again and again; reading is another matter."""
+    clock = Clock()
+    silent_ms: dict[str, int] = {}
+
+    class Hanging(Script):
+        def read(self) -> Pixels | None:
+            clock.now_ms += 9_000
+            silent_ms["read"] = clock.now_ms - bench.thread.heartbeat_ms
+            raise CameraLost("gone")
+
+        def close(self) -> None:
+            clock.now_ms += 90_000
+            silent_ms["close"] = clock.now_ms - bench.thread.heartbeat_ms
+            self.done.set()
+
+    def open_slowly() -> Script:
+        clock.now_ms += 90_000
+        silent_ms["open"] = clock.now_ms - bench.thread.heartbeat_ms
+        return camera
+
+    camera = Hanging(clock, [])
+    bench = Bench([], clock)
+    bench.thread = CaptureThread(open_slowly, bench.slot, now_ms=clock, on_state=bench.heard)
+    bench.thread.start()
+    assert camera.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert silent_ms["read"] == 9_000
+    assert max(silent_ms["open"], silent_ms["close"]) <= 0
+
+
 def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
     clock = Clock()
     first = Script(clock, [PICTURE, 6000])
