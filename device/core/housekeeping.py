@@ -117,7 +117,10 @@ class StoreWatch:
 
     async def _try_journal(self, gallery_readable: bool, *, also_write: bool) -> bool:
         """Whether the journal has its reserve."""
-        recovers = HealthWord.STORE_FAULT in self.health.words and gallery_readable
+        detail = self.health.details.get(HealthWord.STORE_FAULT)
+        # A gallery that did not open at the start is a fault to the end; any other detail is the journal's.
+        lasting = self.gallery.fault if self.gallery.serving is None else ""
+        recovers = detail not in (None, lasting) and (gallery_readable or bool(lasting))
         try:
             self.uploads_waiting = await self.journal_thread.do(self.journal.pending_uploads)
             if recovers or also_write:
@@ -128,7 +131,7 @@ class StoreWatch:
             return False
         if recovers:
             _log.warning("the store can be used again")
-            self.health.clear(HealthWord.STORE_FAULT)
+            self.health.put(HealthWord.STORE_FAULT, bool(lasting), lasting)
             self.journal_is_back()
         return reserved
 

@@ -62,6 +62,35 @@ def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: b
     thread.close()
 
 
+def test_a_journal_that_is_back_is_used_also_where_the_gallery_never_opened(tmp_path: Path) -> None:
+    """And the technician reads about the gallery again, not about a disk that has room by now."""
+    back: list[None] = []
+    health, thread = Health(lambda _words: None, {HealthWord.STORE_FAULT: "no gallery"}), StoreThread("j")
+    journal = SimpleNamespace(pending_uploads=lambda: 0, probe=lambda: None, keep_reserve=lambda: True)
+
+    async def story() -> None:
+        watch = StoreWatch(
+            journal=cast("Journal", journal),
+            journal_thread=thread,
+            gallery=cast("Any", SimpleNamespace(serving=None, fault="no gallery")),
+            state_dir=tmp_path,
+            health=health,
+            clock=SystemClock(),
+            wiped=lambda: False,
+            idle=lambda: True,
+            journal_is_back=lambda: back.append(None),
+        )
+        await watch.look()
+        assert back == []
+        health.report(HealthWord.STORE_FAULT, "No space left on device")
+        for _ in range(2):
+            await watch.look()
+            assert (health.details[HealthWord.STORE_FAULT], len(back)) == ("no gallery", 1)
+
+    asyncio.run(story())
+    thread.close()
+
+
 @pytest.mark.parametrize(("each_s", "calls"), [(0.01, MAINTAIN_TIMES), (0.6, 4)])
 def test_a_slow_disk_is_not_tidied_up_until_the_watchdog_bites(
     tmp_path: Path, each_s: float, calls: int
