@@ -17,7 +17,7 @@ from device.errors import IpcRefused
 from device.health import HealthWord
 from device.platform import sd_notify
 from device.platform.ipc import Packet, reply, reply_with
-from device.platform.roles import control_handler, refusing, serve_roles
+from device.platform.roles import refusing, serve_roles
 from device.platform.threads import wait_at_most
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
@@ -61,6 +61,16 @@ class WipedDevice:
             raise IpcRefused("no_gallery", _WHAT_TO_DO)
         return await operation(request)
 
+    async def answer_technician(self, request: Packet) -> Packet:
+        """The other sockets: of what can be asked there a wiped device has two."""
+        match request.header.get("op"):
+            case "status":
+                return await self.tell_status(request)
+            case "factory_reset":
+                return await self.factory_reset(request)
+            case _:
+                raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
+
     async def tell_status(self, _request: Packet) -> Packet:
         """The technician's `status`."""
         return reply_with(status.StatusAnswer(wiped_status(self._config, self._wipe)))
@@ -100,13 +110,12 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, core.reset_done.set)
     async with AsyncExitStack() as stack:
-        technician = control_handler({"status": core.tell_status, "factory_reset": core.factory_reset})
         await serve_roles(
             config.device.runtime_dir,
             wipe.device_id,
             stack,
             carrier=core.answer_carrier,
-            technician=technician,
+            technician=core.answer_technician,
         )
         _log.warning("%s", WIPED)
         sd_notify.ready(f"not serving: {HealthWord.REVOKED}, wiped")

@@ -141,7 +141,7 @@ class UpdateDesk:
     def abandon(self) -> None:
         """The device is being wiped: write nothing more."""
         self._store.stop.set()
-        self.state = None
+        self.state, self.fault = None, "this device is wiped"
 
     # Manifests and chunks
 

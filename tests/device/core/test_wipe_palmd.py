@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device.errors import IpcError
+from device.errors import IpcError, IpcRefused
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
 from device.values.status import GalleryStatus
@@ -79,10 +79,14 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
         port = device.plug(pair)
         with device.running():
             asyncio.run(first(port))
+            assert device.status().updates.fault == "this device is wiped"
         with device.running():
             asyncio.run(second())
         with device.running():
             assert "REVOKED" in device.health()
+            for operation in ("pass.rehearse", "update.status", "enrolment.state"):
+                with pytest.raises(IpcRefused, match="this device is wiped; palmctl status says what to do"):
+                    ask_core(device.control_socket, operation, after=0, wait_ms=0)
 
 
 def test_an_order_that_the_disk_does_not_keep_stops_recognition_and_destroys_nothing(device: Device) -> None:
