@@ -127,7 +127,8 @@ def stage_page(
     if staging is not None and staging.is_of(page.head):
         fresh = _not_staged_yet(store, page.entries)
     if staging is None or fresh is None:
-        taken = generation_in_use if staging is None else max(generation_in_use, staging.generation)
+        # Rows of an earlier staging are still there where a full disk did not let them be deleted.
+        taken = max(generation_in_use, store.newest_generation())
         staging, fresh = Staging.of(page.head, taken + 1), page.entries
         store.drop_staged()
         store.save_state("staging", page.head.seq, staging.to_obj())
@@ -148,12 +149,6 @@ def is_overtaken(staging: Staging, position: Position, *, erased: bool) -> bool:
     """Whether deltas have made it useless: by reaching its point, or by an erasure, which ends every open
     snapshot and must not leave a palm in what is staged."""
     return erased or (position.epoch, position.seq) >= (staging.epoch, staging.seq)
-
-
-def forget_staging(store: Store) -> None:
-    """Forget that a snapshot was being taken; its rows go with `Store.keep_only`."""
-    store.drop_state("staging")
-    store.drop_staged()
 
 
 def _not_staged_yet(store: Store, entries: tuple[StagedEntry, ...]) -> tuple[StagedEntry, ...] | None:

@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.changes import carry_out, forget_staging, is_overtaken, is_whole, stage_page
+from gallery.changes import carry_out, is_overtaken, is_whole, stage_page
 from gallery.codes import Coder
 from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
@@ -227,17 +227,23 @@ class Gallery:
                     time = held.time.with_head(head.issued_at_ms, now, complete=True)
                 held = Held(_position(head), held.generation, changes.count, time)
                 self._store.save_state("held", head.seq, held.to_obj())
+                erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
+                staging = self._staging
+                overtaken = staging is not None and is_overtaken(staging, held.position, erased=erased)
+                if overtaken:  # here: no power cut may leave it there with a palm that was erased
+                    self._store.drop_state("staging")
                 others = bool(changes.models - {self._model_id})
                 foreign = changes.count > 0 and (view.foreign_model or others)
                 index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
             self._view = View(held, index, foreign)
+            if overtaken:
+                self._staging, self._store.rows_due = None, True
             self._store.scrub_due |= changes.scrub  # also where the witness cannot be written
             self._store.keep_witness(held)
             if self._store.scrub_due:
                 self._store.scrub()
-            erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
-            if self._staging is not None and is_overtaken(self._staging, held.position, erased=erased):
-                self._drop_staging()
+            if self._store.rows_due:
+                self._drop_rows()
         return Applied(behind=page.has_more)
 
     def apply_snapshot_page(self, page_bytes: bytes, now: GalleryNow) -> Applied:
@@ -264,11 +270,14 @@ class Gallery:
             self._view = replace(view, held=held)
             self._store.keep_witness(held)
             if before is None or before.generation != staging.generation:
-                self._store.keep_only(held.generation, staging.generation, pause=self._piece)
+                self._drop_rows()
             if page.has_more:
                 return Applied(done=False, behind=True)
             if not is_whole(self._store, staging):
-                self._drop_staging()
+                with self._store.transaction():
+                    self._store.drop_state("staging")
+                self._staging = None
+                self._drop_rows()
                 raise PageRefused(
                     RefusalCode.STATE_MISMATCH,
                     f"the snapshot of seq {staging.seq} is not what its head signs; begin it again",
@@ -279,11 +288,11 @@ class Gallery:
             fresh = built(self._store, switched, Index(view.index.coder), self._model_id, self._piece)
             with self._store.transaction():
                 self._store.save_state("held", head.seq, switched.to_obj())
-                forget_staging(self._store)
+                self._store.drop_state("staging")
             self._staging = None
             self._view = fresh
             self._store.keep_witness(switched)
-            self._store.keep_only(switched.generation, pause=self._piece)
+            self._drop_rows()
         return Applied()
 
     def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
@@ -370,11 +379,10 @@ class Gallery:
         self._pause()
         self._alive_s = monotonic()
 
-    def _drop_staging(self) -> None:
-        with self._store.transaction():
-            forget_staging(self._store)
-        self._staging = None
-        self._store.keep_only(self._view.held.generation, pause=self._piece)
+    def _drop_rows(self) -> None:
+        """Those that are neither in use nor of the snapshot being taken."""
+        staged = None if self._staging is None else self._staging.generation
+        self._store.keep_only(self._view.held.generation, staged, pause=self._piece)
 
     def _save(self, held: Held) -> None:
         with self._store.transaction():

@@ -17,6 +17,7 @@ WAL with synchronous=FULL: what `transaction` has committed is there after power
 flash memory that is a logical erasure, as the medium itself may keep old pages.
 """
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ CREATE INDEX template_by_person ON template (generation, person);
 CREATE TABLE staged (template_id BLOB PRIMARY KEY, sha256 BLOB NOT NULL) WITHOUT ROWID;
 """
 
+_log = logging.getLogger(__name__)
+
 
 class Store:
     """The single writer of one gallery file; used by one thread at a time (its owner holds a lock)."""
@@ -70,6 +73,8 @@ class Store:
         self.scrub_due = True
         """Something that was deleted may still be found in the write-ahead log, also from before a power cut:
         the first write after a start overwrites it."""
+        self.rows_due = False
+        """Rows that `keep_only` should delete are there still."""
         try:
             self._db = _opened(folder)
             try:
@@ -171,6 +176,10 @@ class Store:
         while rows := cursor.fetchmany(ROWS_A_PIECE):
             yield [row[0] for row in rows], self._sealer.open_rows(table, (row[1:] for row in rows))
 
+    def newest_generation(self) -> int:
+        """The largest generation that has rows; 0 when none has."""
+        return int(self._db.execute("SELECT max(generation) FROM template").fetchone()[0] or 0)
+
     def stage(self, template_id: bytes, sha256: bytes) -> None:
         """Note the hash of an entry of the snapshot being taken."""
         self._db.execute("INSERT INTO staged VALUES (?, ?)", [template_id, sha256])
@@ -194,18 +203,30 @@ class Store:
         """Forget the hashes of staged entries."""
         self._db.execute("DELETE FROM staged")
 
-    def keep_only(self, *keep: int, pause: Pause = at_once) -> None:
+    def keep_only(self, in_use: int, staged: int | None, pause: Pause = at_once) -> None:
         """Delete the rows of every generation but these, some at a time, and leave no trace of them.
 
-        `pause` is called between the times.
+        `pause` is called between the times. What a full disk does not let go stays, and `rows_due` is set.
         """
-        marks = ", ".join("?" * len(keep))
+        self.rows_due = True
+        try:
+            self._keep_only(in_use, staged, pause)
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
+                raise
+            _log.warning("the disk is full: rows that the gallery no longer uses stay until there is room")
+        else:
+            self.rows_due = False
+
+    def _keep_only(self, in_use: int, staged: int | None, pause: Pause) -> None:
+        dropped = staged is None and bool(self.last_staged())
+        if dropped:
+            self.drop_staged()
         statement = (
-            "DELETE FROM template WHERE number IN "  # noqa: S608 - only question marks are put in
-            f"(SELECT number FROM template WHERE generation NOT IN ({marks}) LIMIT {_ROWS_A_DELETE})"
+            "DELETE FROM template WHERE number IN"
+            " (SELECT number FROM template WHERE generation NOT IN (?, ?) LIMIT ?)"
         )
-        dropped = False
-        while self._db.execute(statement, list(keep)).rowcount > 0:
+        while self._db.execute(statement, [in_use, staged or in_use, _ROWS_A_DELETE]).rowcount > 0:
             dropped = True
             pause()
         if dropped:

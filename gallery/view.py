@@ -31,7 +31,7 @@ def resumed(
     obj, staging = store.state("held"), None
     if obj is None:
         held = Held(start, 1, 0, HeldTime(boot_id, now.boottime_ms))
-        store.keep_only()  # a store that has lost its place may still have palms in it
+        store.keep_only(0, None)  # a store that has lost its place may still have palms in it
         with store.transaction():
             store.save_state("held", start.seq, held.to_obj())
     else:
@@ -43,7 +43,7 @@ def resumed(
             )
         if (staged := store.state("staging")) is not None:
             staging = Staging.from_obj(staged)
-        store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
+        store.keep_only(held.generation, None if staging is None else staging.generation)
     held = store.witness.brought_up(held)
     return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
 

@@ -1,5 +1,6 @@
 """A gallery and its service: what is taken, what is refused, and what either leads to."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,7 @@ from cloud_client.reference_server.domain.gallery.deltas import delta_obj
 from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
 from gallery.gallery import Applied, Gallery
-from gallery.store import FILE_NAME, connected
+from gallery.store import FILE_NAME, Store, connected
 from gallery.stream import head_zero
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
@@ -438,14 +439,36 @@ def test_an_erasure_leaves_nothing_in_a_snapshot_half_taken(
     gallery.apply_snapshot_page(first, at())
     service.tombstone(1)
     gallery.apply_deltas(service.deltas(4), at())
-    with closing(connected(tmp_path / "gallery" / FILE_NAME)) as beside:
-        held = [
-            beside.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("template", "staged")
-        ]
-    assert held == [2, 0]
+    assert rows(tmp_path / "gallery") == [2, 0]
     for page in later.snapshot(size=2):
         applied = gallery.apply_snapshot_page(page, at())
     assert applied.done
+
+
+def rows(folder: Path) -> list[int]:
+    """Templates, and hashes of a snapshot being taken."""
+    with closing(connected(folder / FILE_NAME)) as beside:
+        return [
+            beside.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("template", "staged")
+        ]
+
+
+def test_nor_after_a_power_cut_right_behind_it(
+    service: Service, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Service(epoch=2)
+    later.upsert(entry(1, 1), entry(7, 7), entry(8, 8))
+    gallery.apply_snapshot_page(later.snapshot(size=2)[0], at())
+    service.tombstone(1)
+    with monkeypatch.context() as power:
+        power.setattr(
+            Store, "keep_witness", lambda *_: shutil.copytree(tmp_path / "gallery", tmp_path / "copy")
+        )
+        gallery.apply_deltas(service.deltas(4), at())
+    gallery.close()
+    started = service.open(tmp_path / "copy")
+    assert (started.position.seq, rows(tmp_path / "copy")) == (5, [2, 0])
+    started.close()
 
 
 def test_snapshots_that_are_not_taken(service: Service, gallery: Gallery) -> None:

@@ -18,6 +18,7 @@ from gallery.seal import Sealer, Template, pack_template, unpack_template
 from gallery.store import FILE_NAME, Store
 from gallery.witness import Witness
 from tests import REPOSITORY
+from tests.device.core.small_disk import fill, small_disk
 from tests.gallery.gallery_service import (
     DATA_KEY,
     MODEL_ID,
@@ -302,6 +303,59 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     gallery.apply_deltas(service.deltas(18), at())
     assert who(gallery, 100) == subject_ref(100)
     gallery.close()
+
+
+def rows(folder: Path) -> dict[int, int]:
+    """How many templates each generation has."""
+    connection = sqlite3.connect(folder / FILE_NAME)
+    found = connection.execute("SELECT generation, count(*) FROM template GROUP BY generation").fetchall()
+    connection.close()
+    return dict(found)
+
+
+def erased_on_a_full_disk(disk: Path) -> tuple[Service, Service, Path]:
+    """An erasure has ended the snapshot that was being taken, of which the disk had no room to delete the
+    rows. The service, its next epoch, and what fills the disk."""
+    service = filled(disk / "gallery")
+    later = Service(epoch=2)
+    later.upsert(*[entry(n, n) for n in range(2, 502)])
+    gallery = service.open(disk / "gallery")
+    for page in later.snapshot()[:2]:
+        gallery.apply_snapshot_page(page, at())
+    gallery.close()
+    gallery = service.open(disk / "gallery")
+    gallery.remember_time(at(60_000))
+    service.tombstone(1)
+    later.tombstone(2)
+    ballast = fill(disk, leave_bytes=200_000)
+    gallery.apply_deltas(service.deltas(18), at(61_000))
+    gallery.close()
+    assert rows(disk / "gallery") == {1: 16, 2: 400}
+    return service, later, ballast
+
+
+def test_a_gallery_opens_and_takes_pages_though_a_full_disk_lets_no_rows_go(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 8) as disk:
+        service, _, ballast = erased_on_a_full_disk(disk)
+        gallery = service.open(disk / "gallery")
+        assert (gallery.position.seq, who(gallery, 2), who(gallery, 4)) == (19, None, subject_ref(2))
+        gallery.apply_deltas(service.deltas(19), at(62_000))
+        ballast.unlink()
+        gallery.apply_deltas(service.deltas(19), at(63_000))
+        gallery.close()
+        assert rows(disk / "gallery") == {1: 16}
+
+
+def test_rows_that_a_full_disk_did_not_let_go_get_into_no_later_snapshot(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 8) as disk:
+        service, later, ballast = erased_on_a_full_disk(disk)
+        gallery = service.open(disk / "gallery")
+        ballast.unlink()
+        for page in later.snapshot():
+            applied = gallery.apply_snapshot_page(page, at(62_000))
+        assert (applied.done, gallery.position.epoch, gallery.count) == (True, 2, 499)
+        gallery.close()
+        assert list(rows(disk / "gallery").values()) == [499]
 
 
 def test_a_copy_of_the_folder_opens_as_the_original_did(tmp_path: Path) -> None:
