@@ -46,6 +46,7 @@ from gallery.stream import (
     KeyOf,
     Op,
     Pause,
+    SnapshotPage,
     at_once,
     follow_chain,
     read_delta_page,
@@ -258,6 +259,9 @@ class Gallery:
             held, head = view.held, page.head
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
+            if self._is_switched(page, held):
+                self._note_head(head, held, now)
+                return Applied()
             time = held.time.with_head(head.issued_at_ms, now, complete=False)
             with self._store.transaction():
                 staging = stage_page(
@@ -305,9 +309,7 @@ class Gallery:
             held = view.held
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
-            here = (held.position.epoch, held.position.seq, held.count)
-            complete = (head.epoch, head.seq, head.count) == here
-            self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, complete=complete)))
+            complete = self._note_head(head, held, now)
         return Applied(behind=not complete)
 
     def remember_time(self, now: GalleryNow) -> None:
@@ -384,6 +386,19 @@ class Gallery:
         staged = None if self._staging is None else self._staging.generation
         self._store.keep_only(self._view.held.generation, staged, pause=self._piece)
 
+    def _is_switched(self, page: SnapshotPage, held: Held) -> bool:
+        """Whether it is the last page of several, of a snapshot that is in use. It comes again where a power
+        cut or a full disk did not let the carrier know that it was taken."""
+        taking = self._staging is not None and self._staging.is_of(page.head)
+        alone = not page.has_more and len(page.entries) < page.head.count
+        return alone and not taking and _describes(page.head, held)
+
+    def _note_head(self, head: Head, held: Held, now: GalleryNow) -> bool:
+        """Whether it describes what is held."""
+        complete = _describes(head, held)
+        self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, complete=complete)))
+        return complete
+
     def _save(self, held: Held) -> None:
         with self._store.transaction():
             self._store.save_state("held", held.position.seq, held.to_obj())
@@ -393,6 +408,10 @@ class Gallery:
 
 def _position(head: Head) -> Position:
     return Position(head.stream, head.epoch, head.seq, head.head)
+
+
+def _describes(head: Head, held: Held) -> bool:
+    return (head.epoch, head.seq, head.count) == (held.position.epoch, held.position.seq, held.count)
 
 
 def _check_not_older(head: Head, position: Position) -> None:

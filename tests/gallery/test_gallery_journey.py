@@ -384,6 +384,29 @@ def test_pages_may_come_again_or_from_the_beginning(
     assert gallery.count == 4
 
 
+def test_the_last_page_comes_again_where_a_power_cut_hid_that_it_was_taken(
+    service: Service, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.noop()
+    *before, last = service.snapshot(size=1, issued_at_ms=NOW_MS + HOUR)
+    for page in before:
+        gallery.apply_snapshot_page(page, at(HOUR))
+    with monkeypatch.context() as power:
+        power.setattr(Store, "keep_only", lambda *_, **__: copied(tmp_path))
+        gallery.apply_snapshot_page(last, at(HOUR))
+    gallery.close()
+    started = service.open(tmp_path / "copy", now=at(HOUR))
+    assert started.position.seq == 5
+    assert started.apply_snapshot_page(last, at(2 * HOUR)).done
+    assert (started.count, who(started, 1), rows(tmp_path / "copy")) == (4, subject_ref(1), [4, 0])
+    assert started.freshness(at(7 * HOUR - 1)).fresh
+    assert not started.freshness(at(7 * HOUR)).fresh
+    for page in (*before, last):  # a whole one may come again all the same
+        applied = started.apply_snapshot_page(page, at(2 * HOUR))
+    assert (applied.done, started.count) == (True, 4)
+    started.close()
+
+
 def test_a_snapshot_that_moved_on_begins_anew(service: Service, tmp_path: Path) -> None:
     gallery = service.open(tmp_path / "gallery")
     gallery.apply_snapshot_page(service.snapshot(size=2)[0], at())
@@ -445,6 +468,11 @@ def test_an_erasure_leaves_nothing_in_a_snapshot_half_taken(
     assert applied.done
 
 
+def copied(folder: Path) -> None:
+    """What a power cut at this moment leaves of the gallery."""
+    shutil.copytree(folder / "gallery", folder / "copy")
+
+
 def rows(folder: Path) -> list[int]:
     """Templates, and hashes of a snapshot being taken."""
     with closing(connected(folder / FILE_NAME)) as beside:
@@ -461,9 +489,7 @@ def test_nor_after_a_power_cut_right_behind_it(
     gallery.apply_snapshot_page(later.snapshot(size=2)[0], at())
     service.tombstone(1)
     with monkeypatch.context() as power:
-        power.setattr(
-            Store, "keep_witness", lambda *_: shutil.copytree(tmp_path / "gallery", tmp_path / "copy")
-        )
+        power.setattr(Store, "keep_witness", lambda *_: copied(tmp_path))
         gallery.apply_deltas(service.deltas(4), at())
     gallery.close()
     started = service.open(tmp_path / "copy")
