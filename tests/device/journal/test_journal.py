@@ -1,6 +1,7 @@
 import contextlib
 import os
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from sqlite_utils import Database
 
 from device.errors import JournalError
 from device.journal import journal as journal_module
-from device.journal.journal import MEMORY_MS, Journal
+from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal
 from device.journal.mail import OutboxEntry
 from device.journal.rows import Rows
 from device.journal.schema import make_tables
@@ -242,6 +243,21 @@ def test_nothing_is_left_of_a_verdict_that_is_forgotten(path: Path, clock: HandC
         assert db.execute("SELECT id / 2 FROM answers").fetchall() == [(2,), (2,)]
 
 
+def test_evidence_that_the_service_does_not_have_keeps_its_verdict(path: Path, clock: HandClock) -> None:
+    journal = open_journal(path, clock)
+    stored = append(journal, "a")
+    append(journal, "b")
+    upload_all(journal)
+    clock.now_ms += MEMORY_MS - 1
+    _, wrong = make_decision(stored, verdict_ref="e" * 32)
+    journal.record_evidence("decision", wrong, txn_id_of("a"))
+    clock.now_ms += 2
+    assert journal.maintain() == 0
+    assert upload_all(journal) == [{"signed_verdict": stored.wrapper, "signed_decision": wrong}]
+    assert journal.maintain() == 1
+    journal.close()
+
+
 def test_the_newest_verdict_is_never_forgotten(path: Path, clock: HandClock) -> None:
     journal = open_journal(path, clock)
     stored = append(journal, "a")
@@ -441,6 +457,32 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
     numbers = [item["signed_decision"]["decision_obj"]["n"] for item in items[1:]]
     assert numbers == list(range(1_085, 1_101)), "the last 16 of the others"
     again.close()
+
+
+def test_a_month_of_wrong_decisions_makes_nothing_slow(path: Path, clock: HandClock) -> None:
+    """A validator with a fault in it may sign one for each passage."""
+    journal = open_journal(path, clock)
+    for number in range(PURGE_ROWS + 1):
+        append(journal, str(number))
+    stored = append(journal, "newest")
+    while upload_all(journal):
+        pass
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.executemany(
+            "INSERT INTO evidence (ref, kind, seq, txn_id, backing, sealed, operating_ms, uploaded)"
+            " VALUES (?, 'decision', ?, ?, 'signed', zeroblob(600), 0, 1)",
+            ((f"{n:032x}", 1_000 + n, f"{n:032x}") for n in range(60_000)),
+        )
+    journal = open_journal(path, clock)
+    before_s = time.process_time()
+    for number in range(10):
+        _, wrong = make_decision(stored, verdict_ref="e" * 32, decision_seq=number + 1)
+        assert journal.record_evidence("decision", wrong, txn_id_of("newest"))
+    clock.now_ms += MEMORY_MS + 1
+    assert journal.maintain() == PURGE_ROWS
+    assert time.process_time() - before_s < 0.7, "each looks at what is its own"
+    journal.close()
 
 
 # Sealing
