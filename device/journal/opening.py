@@ -16,6 +16,7 @@ from sqlite_utils import Database
 
 from device.errors import JournalError
 from device.journal.migration import FORMER, migrate
+from device.journal.reserve import Reserve
 from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
 from device.platform.files import sync_folder
@@ -83,13 +84,18 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
             _check_identity(db, path, device_id=device_id, verdict_kid=verdict_kid)
             _check_seal(db, path, seal, verdict_kid)
             _check_whole(db, path)
-            migrate(db, seal)
+            _migrate(db, path, seal)
         except BaseException:
             connection.close()
             raise
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise JournalError(f"{path} is in use by another process; only one palmd may run") from error
+        if _is_full(error):
+            raise JournalError(
+                f"{path} was written by earlier software, and the disk has no room to bring it to this "
+                "version; make room there"
+            ) from error
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             raise JournalError(
                 f"{path} is on a read-only file system; see `dmesg` for the reason (a worn-out card causes "
@@ -178,6 +184,21 @@ def _check_whole(db: Database, path: Path) -> None:
     found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise JournalError(f"{path} is damaged ({' '.join(found.split())}); {_WAY_OUT}")
+
+
+def _migrate(db: Database, path: Path, seal: RowSeal) -> None:
+    """Into the journal's reserve where there is no room otherwise."""
+    try:
+        migrate(db, seal)
+    except sqlite3.OperationalError as error:
+        if not _is_full(error):
+            raise
+        Reserve(_beside(path, ".reserve")).give_up()
+        migrate(db, seal)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
 def _beside(path: Path, suffix: str) -> Path:

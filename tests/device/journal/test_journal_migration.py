@@ -1,6 +1,7 @@
 """A journal of an earlier software, brought to this one, and the way back."""
 
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from device.config.config import load_config
 from device.errors import JournalError
 from device.journal import migration
 from device.journal.journal import Journal
+from device.journal.reserve import Reserve
 from device.journal.schema import run
 from device.journal.seal import RowSeal
 from device.trust.credentials import key_source
@@ -20,6 +22,7 @@ from device.trust.keystore import KeyStore
 from link1.canonical import read_strict
 from tests.archives import unpack_kept
 from tests.device.core import former_state
+from tests.device.core.small_disk import fill, small_disk
 from tests.device.core_makers import HandClock
 
 _OBJECTS = """SELECT 'verdicts', ref, seq, sealed FROM verdicts
@@ -176,6 +179,25 @@ def test_the_first_of_version_4_is_indexed_again(
         assert db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall() == tables
         assert db.execute("SELECT * FROM whole_verdicts").fetchall() == rows
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_on_a_full_disk_it_takes_the_reserve(path: Path, keys: KeyStore, tmp_path: Path) -> None:
+    with opened(path, keys):
+        pass  # brought to this version
+    as_first_of_version_4(path)
+    with small_disk(tmp_path / "small", 64) as disk:
+        for file in (path, path.with_name("journal.db.witness")):
+            shutil.copy(file, disk)
+        fill(disk)
+        with pytest.raises(JournalError, match=r"make room there$"), opened(disk / path.name, keys):
+            pass
+        (disk / "ballast").unlink()
+        reserve = Reserve(disk / "journal.db.reserve")
+        assert reserve.keep()
+        fill(disk)
+        with opened(disk / path.name, keys) as journal:
+            assert journal.pending_uploads() == former_state.VERDICTS
+        assert not reserve.held
 
 
 def test_the_first_of_version_4_goes_on_with_this_journal(path: Path, keys: KeyStore) -> None:
