@@ -32,6 +32,7 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._partial = path.with_name(path.name + ".partial")
 
     @property
     def held(self) -> bool:
@@ -41,8 +42,10 @@ class Reserve:
     def keep(self) -> bool:
         """Make the reserve if there is none and enough space; whether there is one now."""
         try:
-            if not self.held and free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
-                self._make()
+            if not self.held:
+                self._partial.unlink(missing_ok=True)  # one that a power cut left takes the room itself
+                if free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
+                    self._make()
         except OSError as error:
             _log.warning("no space can be reserved for the journal: %s", error.strerror)
         return self.held
@@ -67,16 +70,14 @@ class Reserve:
             _log.warning("the disk is full: the journal uses its reserve of %d MiB", RESERVE_BYTES // 2**20)
 
     def _make(self) -> None:
-        partial = self._path.with_name(self._path.name + ".partial")
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
             os.fsync(descriptor)
         except OSError:
-            partial.unlink(missing_ok=True)
+            self._partial.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        partial.rename(self._path)
+        self._partial.rename(self._path)
         sync_folder(self._path.parent)

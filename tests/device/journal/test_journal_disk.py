@@ -115,6 +115,15 @@ def test_the_reserve_is_given_up_in_time_and_made_again(disk: Path) -> None:
     assert Reserve(file).held
 
 
+def test_a_reserve_that_a_power_cut_left_half_made_takes_no_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 36) as folder:
+        file = folder / "reserve"
+        assert Reserve(file).keep()
+        file.rename(folder / "reserve.partial")  # its new name was not on the disk yet
+        assert Reserve(file).keep()
+        assert free_bytes(folder) >= 36 * MEBIBYTE - RESERVE_BYTES - MEBIBYTE
+
+
 def test_what_could_not_be_written_was_not_said_and_uses_no_number(tmp_path: Path) -> None:
     """For everybody, root or not: no file of this process may grow."""
     journal = make_journal(tmp_path)
