@@ -37,6 +37,13 @@ READ_S = 20.0
 WHOLE_S = 180.0
 """A page of 0.6 MB over a modem of 5 kB/s; a server that trickles is given up after it."""
 
+_MAX_REASON_CHARACTERS = 200
+
+_HEADERS: Final = {
+    "Accept": contract.JSON_TYPE,
+    "Accept-Encoding": "identity",
+    "User-Agent": "palm-syncd",
+}
 _CODE = re.compile(r"[a-z_]{1,64}")
 _POINTER = re.compile(r"(?:/[A-Za-z0-9_]{1,64}){0,16}")
 _SERVER_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
@@ -138,13 +145,10 @@ class CloudClient:
         self._key = http_key
         self._wall_ms = wall_ms
         self._clock_offset_ms = 0
-        self._http = httpx.AsyncClient(
-            verify=address.tls_context(),
-            transport=transport,
-            # A proxy or a .netrc of the environment must not redirect a device's traffic.
-            trust_env=False,
-            follow_redirects=False,
-            headers={"Accept": contract.JSON_TYPE, "Accept-Encoding": "identity", "User-Agent": "palm-syncd"},
+        # Not httpx's client, which keeps cookies, and fails on a redirection that it cannot read though it
+        # follows none. A proxy of the environment must not redirect a device's traffic.
+        self._http: httpx.AsyncBaseTransport = transport or httpx.AsyncHTTPTransport(
+            verify=address.tls_context(), trust_env=False
         )
 
     async def __aenter__(self) -> Self:
@@ -253,12 +257,13 @@ class CloudClient:
     async def _send(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
     ) -> Answer:
-        request = self._http.build_request(
+        timeout = httpx.Timeout(READ_S, connect=_CONNECT_S, read=wait_s + READ_S)
+        request = httpx.Request(
             method,
             f"{self._address.origin}{target}",
             content=body,
-            headers=headers,
-            timeout=httpx.Timeout(READ_S, connect=_CONNECT_S, read=wait_s + READ_S),
+            headers={**_HEADERS, **headers},
+            extensions={"timeout": timeout.as_dict()},
         )
         # Sign what is sent: httpx decides on the target's spelling.
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
@@ -271,7 +276,7 @@ class CloudClient:
         )
         try:
             async with asyncio.timeout(wait_s + WHOLE_S):
-                response = await self._http.send(request, stream=True)
+                response = await self._http.handle_async_request(request)
                 try:
                     received = await _read_capped(response)
                 finally:
@@ -280,8 +285,11 @@ class CloudClient:
             raise CloudUnreachable(f"no whole answer within {wait_s + WHOLE_S:g} s") from error
         except httpx.TimeoutException as error:
             raise CloudUnreachable(f"{self._address.origin} did not answer in time") from error
-        except httpx.TransportError as error:
-            raise CloudUnreachable(f"{self._address.origin} cannot be reached: {error}") from error
+        except (httpx.TransportError, ssl.SSLError) as error:
+            # A fault of TLS in an open connection comes through httpx as it is. The text of a fault may hold
+            # what the other end sent, as much as it likes.
+            reason = reason_of(error)[:_MAX_REASON_CHARACTERS]
+            raise CloudUnreachable(f"{self._address.origin} cannot be reached: {reason}") from error
         return Answer(response.status_code, response.headers, received)
 
 

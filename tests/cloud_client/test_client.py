@@ -122,6 +122,17 @@ def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
     run(scenario)
 
 
+def test_no_cookie_is_kept() -> None:
+    async def scenario() -> None:
+        async with scripted([http(200, {}, Set_Cookie="a=1; Path=/")]) as double:
+            async with client(double.origin) as cloud:
+                await cloud.device_status()
+                await cloud.device_status()
+            assert "cookie" not in double.seen[1].headers
+
+    run(scenario)
+
+
 def test_a_401_with_a_good_clock_is_not_tried_again() -> None:
     async def scenario() -> None:
         clock = {"Svc-Server-Time": "2027-01-15T08:04:00.000Z"}
@@ -161,6 +172,8 @@ def test_a_problem_is_typed_and_nothing_unexpected_from_it_is_believed() -> None
     [
         (http(502, b"<html>", "text/html"), 502),
         (http(302, None, Location="https://elsewhere.example/"), 302),
+        (http(302, None, Location="about:blank"), 302),
+        (http(307, None, Location="/" + 65_530 * "x"), 307),
         (http(404, b"{not json", "application/problem+json"), 404),
         (http(403, b"[1]", "application/problem+json"), 403),
     ],
@@ -189,8 +202,10 @@ def test_a_connection_that_breaks_off_is_unreachable_and_worth_repeating(
 ) -> None:
     cut_in_body = http(200, {"a": 1})[:-3]
     cut_in_head = b"HTTP/1.1 200 X\r\nContent-"
-    for answer in (b"", cut_in_head, cut_in_body, b"SSH-2.0-OpenSSH_9.9\r\n"):
-        assert is_transient(fails(answer, CloudUnreachable))
+    for answer in (b"", cut_in_head, cut_in_body, b"SSH-2.0-OpenSSH_9.9\r\n", 60_000 * b"\xff" + b"\r\n\r\n"):
+        failure = fails(answer, CloudUnreachable)
+        assert is_transient(failure)
+        assert len(str(failure)) < 300
 
     async def hangs(_writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()

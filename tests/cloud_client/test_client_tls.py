@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from cryptography.x509.oid import NameOID
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudUnreachable
 from link1.keys import SigningKey
-from tests.cloud_client.scripted_http import http, scripted
+from tests.cloud_client.scripted_http import Answer, http, scripted
 
 KEY = SigningKey.from_seed(bytes(range(32)))
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
+GOOD = http(200, {})
 
 
 @dataclass
@@ -105,11 +107,11 @@ def _builder(
     )
 
 
-def asked(context: ssl.SSLContext, ca_file: Path | None) -> None:
+def asked(context: ssl.SSLContext, ca_file: Path | None, answer: Answer = GOOD) -> None:
     """One request to a TLS server, with this CA file."""
 
     async def scenario() -> None:
-        async with asyncio.timeout(20), scripted([http(200, {})], tls=context) as double:
+        async with asyncio.timeout(20), scripted([answer], tls=context) as double:
             address = ServerAddress.parse(double.origin, ca_file)
             async with CloudClient(address, KEY, lambda: 0) as cloud:
                 await cloud.device_status()
@@ -149,3 +151,14 @@ def test_old_tls_is_refused(tmp_path: Path) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1
     with pytest.raises(CloudUnreachable):
         asked(context, ours.file)
+
+
+def test_bytes_that_are_changed_on_the_way_are_no_answer(tmp_path: Path) -> None:
+    async def changed(writer: asyncio.StreamWriter) -> None:
+        writer.write(http(200, {"a": 1})[:-3])
+        await writer.drain()
+        os.write(writer.get_extra_info("socket").fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+
+    ours = Authority.made(tmp_path, "ours")
+    with pytest.raises(CloudUnreachable, match="decryption failed"):
+        asked(ours.server(tmp_path), ours.file, changed)

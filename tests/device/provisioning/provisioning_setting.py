@@ -131,12 +131,11 @@ class Registrar:
 @pytest.fixture
 def registrar(monkeypatch: pytest.MonkeyPatch) -> Registrar:
     service = Registrar()
-    real = httpx.AsyncClient
 
-    def inside(**options: Any) -> httpx.AsyncClient:
-        return real(**options | {"transport": httpx.MockTransport(service)})
+    def inside(**_options: Any) -> httpx.MockTransport:
+        return httpx.MockTransport(service)
 
-    monkeypatch.setattr("cloud_client.client.httpx.AsyncClient", inside)
+    monkeypatch.setattr("cloud_client.client.httpx.AsyncHTTPTransport", inside)
     return service
 
 

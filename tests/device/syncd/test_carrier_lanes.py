@@ -129,10 +129,8 @@ async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
     """The carrier's lanes, with a link of our own making; yields its status lines."""
     told: list[str] = []
     clock = SystemClock()
-    http = httpx.AsyncClient(transport=httpx.MockTransport(cloud))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(httpx, "AsyncClient", lambda **_settings: http)
-        client = CloudClient(ServerAddress.parse("http://127.0.0.1:8710"), HTTP_KEY, clock.wall_ms)
+    address = ServerAddress.parse("http://127.0.0.1:8710")
+    client = CloudClient(address, HTTP_KEY, clock.wall_ms, transport=httpx.MockTransport(cloud))
     # 0.99999: the shortest waits that the jitter allows.
     task = asyncio.create_task(carry(client, lambda: CoreLine(socket), clock, lambda: 0.99999, told.append))
     try:
