@@ -231,9 +231,10 @@ class CloudClient:
     async def _request(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
     ) -> Answer:
-        answer = await self._send(method, target, body, headers, wait_s)
-        if answer.status == 401 and self._learn_clock(answer):
-            answer = await self._send(method, target, body, headers, wait_s)
+        created_ms = self._now_ms()
+        answer = await self._send(method, target, body, headers, wait_s, created_ms=created_ms)
+        if answer.status == 401 and self._learn_clock(answer, created_ms):
+            answer = await self._send(method, target, body, headers, wait_s, created_ms=self._now_ms())
         if not 200 <= answer.status < 300:
             raise _problem_of(answer)
         if answer.status != 204 and not answer.has_type(contract.JSON_TYPE):
@@ -241,21 +242,32 @@ class CloudClient:
             raise CloudAnswerError(f"an answer {answer.status} is not JSON; is there a proxy in between?")
         return answer
 
-    def _learn_clock(self, answer: Answer) -> bool:
-        """Take over the server's clock when ours explains a 401; False when it does not."""
+    def _now_ms(self) -> int:
+        """The server's time, as far as it is known here."""
+        return self._wall_ms() + self._clock_offset_ms
+
+    def _learn_clock(self, answer: Answer, created_ms: int) -> bool:
+        """Take over the server's clock when the time at which a request was signed explains its 401; False
+        when it does not. Since then another request may have taken it over, or the wall clock been set."""
         server_time_ms = answer.server_time_ms
         if server_time_ms is None:
             return False
-        now_ms = self._wall_ms()
         # A tenth less than the limit: both clocks have moved on since the signature was judged.
         allowed_ms = contract.SIGNATURE_SKEW_S * 900
-        if abs(now_ms + self._clock_offset_ms - server_time_ms) <= allowed_ms:
+        if abs(created_ms - server_time_ms) <= allowed_ms:
             return False
-        self._clock_offset_ms = server_time_ms - now_ms
+        self._clock_offset_ms = server_time_ms - self._wall_ms()
         return True
 
     async def _send(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        wait_s: int,
+        *,
+        created_ms: int,
     ) -> Answer:
         timeout = httpx.Timeout(READ_S, connect=_CONNECT_S, read=wait_s + READ_S)
         request = httpx.Request(
@@ -267,11 +279,17 @@ class CloudClient:
         )
         # Sign what is sent: httpx decides on the target's spelling.
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
-        created_s = (self._wall_ms() + self._clock_offset_ms) // 1000
         authority = request.headers["Host"]
         request.headers.update(
             sign_request(
-                method, authority, path, query, body, key=self._key, created_s=created_s, nonce=new_nonce()
+                method,
+                authority,
+                path,
+                query,
+                body,
+                key=self._key,
+                created_s=created_ms // 1000,
+                nonce=new_nonce(),
             )
         )
         try:

@@ -122,6 +122,42 @@ def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
     run(scenario)
 
 
+def test_requests_that_are_away_while_the_clock_is_corrected_are_corrected_too() -> None:
+    refused = problem(401, "unauthenticated", headers={"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
+
+    async def scenario() -> None:
+        both = asyncio.Barrier(2)
+
+        async def refuses(writer: asyncio.StreamWriter) -> None:
+            await both.wait()
+            writer.write(refused)
+
+        async with scripted([refuses, refuses, http(200, {})]) as double:
+            async with client(double.origin, wall_ms=0) as cloud:
+                await asyncio.gather(cloud.device_status(), cloud.signing_keys())
+            assert len(double.seen) == 4
+
+    run(scenario)
+
+
+def test_a_clock_that_is_set_while_a_request_is_away_explains_its_401() -> None:
+    refused = problem(401, "unauthenticated", headers={"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
+    wall_ms = 0
+
+    async def scenario() -> None:
+        async def refuses(writer: asyncio.StreamWriter) -> None:
+            nonlocal wall_ms
+            wall_ms = NOW_MS
+            writer.write(refused)
+
+        async with scripted([refuses, http(200, {})]) as double:
+            async with CloudClient(ServerAddress.parse(double.origin), KEY, lambda: wall_ms) as cloud:
+                await cloud.device_status()
+            verified(double.seen[1], double.origin)
+
+    run(scenario)
+
+
 def test_no_cookie_is_kept() -> None:
     async def scenario() -> None:
         async with scripted([http(200, {}, Set_Cookie="a=1; Path=/")]) as double:
