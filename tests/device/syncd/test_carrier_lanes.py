@@ -351,3 +351,16 @@ def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(
         assert len(cloud.requests("/v1/verdicts/batch")) == 4
 
     with_everything(tmp_path, scenario, cloud)
+
+
+def test_the_core_hears_of_a_service_that_answers_with_rubbish_of_any_length(tmp_path: Path) -> None:
+    class Rubbish(Cloud):
+        async def __call__(self, _request: httpx.Request) -> httpx.Response:
+            raise httpx.RemoteProtocolError(f"illegal status line: {bytes([255]) * 60_000!r}")
+
+    async def scenario(core: Core, _cloud: Cloud, _told: list[str]) -> None:
+        await until(lambda: core.heard.links != [])
+        assert not core.heard.links[-1].online
+        assert "illegal status line" in core.heard.links[-1].detail
+
+    with_everything(tmp_path, scenario, Rubbish())
