@@ -45,7 +45,6 @@ from link1.errors import FormatError, Link1Error, SignatureError, reason_of
 from link1.members import WORD
 from link1.signed import object_ref
 
-_MAX_ANSWER_BYTES: Final = 256 * 1024
 _MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
 """An answer about 100 items has under 8 KiB. The journal's thread parses it, where a verdict may wait."""
 _MAX_STATUS_BYTES: Final = 64 * 1024
@@ -277,8 +276,6 @@ class CarrierApi:
     async def _errand_done(self, errands: Errands, request: Packet) -> Packet:
         answered = carrier.ErrandAnswered.from_obj(request.header)
         code = "" if 200 <= answered.status < 300 else _refusal_of(answered)
-        if len(request.payload) > _MAX_ANSWER_BYTES:
-            raise IpcRefused("malformed", "the answer to an enrolment is too long")
         if not errands.outbox.answered(
             answered.ticket, EnrolmentAnswer(answered.status, code, request.payload)
         ):

@@ -358,11 +358,10 @@ class EnrolmentTask(SyncTask):
         except CloudProblem as error:
             if not is_judged(error):
                 raise  # the next step asks the core again, which still has it or has dropped it by then
-            await upload.done(core, error.status, error.code)
+            taken = await upload.done(core, error.status, error.code)
         else:
-            await upload.done(core, answer.status, answer=answer.body)
-        self.backoff.succeeded()
-        return 0.0
+            taken = await upload.done(core, answer.status, answer=answer.body)
+        return _rest_s(self.backoff, taken=taken)
 
 
 class RedeemTask(SyncTask):
@@ -376,13 +375,14 @@ class RedeemTask(SyncTask):
             return 0.0
         try:
             answer = await self._context.ask(self._cloud.redeem(asked.body, asked.idempotency_key))
-        except CloudProblem as error:
-            await asked.done(core, error.status, error.code)
-        except CloudError:
-            await asked.done(core, 0, "unreachable")
+        except CloudError as error:
+            if isinstance(error, CloudProblem) and error.code:
+                taken = await asked.done(core, error.status, error.code)
+            else:  # the error page of a proxy is no answer of the service
+                taken = await asked.done(core, 0, "unreachable")
         else:
-            await asked.done(core, answer.status, answer=answer.body)
-        return 0.0
+            taken = await asked.done(core, answer.status, answer=answer.body)
+        return _rest_s(self.backoff, taken=taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,11 +394,22 @@ class _Errand:
     idempotency_key: str
     body: bytes = field(repr=False)
 
-    async def done(self, core: CoreLine, status: int, code: str = "", answer: bytes = b"") -> None:
+    async def done(self, core: CoreLine, status: int, code: str = "", answer: bytes = b"") -> bool:
+        """Bring the core the service's answer; False when the core refuses it, and may offer the body again."""
         try:
             await core.call(f"{self.kind}.done", carrier.ErrandAnswered(self.ticket, status, code), answer)
         except IpcRefused as error:
             _log.warning("%s: the core refuses the answer: %s", self.kind, error)
+            return False
+        return True
+
+
+def _rest_s(backoff: Backoff, *, taken: bool) -> float:
+    """Seconds to wait after the core took an answer, or refused it."""
+    if not taken:
+        return backoff.failed()
+    backoff.succeeded()
+    return 0.0
 
 
 async def _next_errand(core: CoreLine, kind: str) -> _Errand | None:

@@ -364,3 +364,54 @@ def test_the_core_hears_of_a_service_that_answers_with_rubbish_of_any_length(tmp
         assert "illegal status line" in core.heard.links[-1].detail
 
     with_everything(tmp_path, scenario, Rubbish())
+
+
+def proxy_page(status: int) -> httpx.Response:
+    page = httpx.ByteStream(b"<html>")
+    return httpx.Response(status, stream=page, headers={"Content-Type": "text/html"})
+
+
+@pytest.mark.parametrize("status", [302, 404, 502])
+def test_a_short_code_that_a_proxy_answers_is_unreachable_at_once(tmp_path: Path, status: int) -> None:
+    cloud, redeem = Cloud(), "/v1/enrollment-sessions/redeem"
+    cloud.faults[redeem] = [lambda _request: proxy_page(status)] * 9_999
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        answers: list[EnrolmentAnswer] = []
+        now_ms = SystemClock().monotonic_ms()
+        core.redeems.outbox.submit(bytearray(b'{"short_code":"4F7K-9QRT"}'), answers.append, now_ms)
+        await until(lambda: answers != [], within_s=5)
+        assert answers == [EnrolmentAnswer(0, "unreachable")]
+        assert len(cloud.requests(redeem)) == 1
+
+    with_everything(tmp_path, scenario, cloud)
+
+
+def test_an_answer_of_any_length_ends_an_enrolment(tmp_path: Path) -> None:
+    cloud = Cloud()
+    long = {"status": "completed", "more": 300_000 * "x"}
+    cloud.faults["/v1/enrollments"] = [lambda _request: respond(201, long)] * 9_999
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        answers: list[EnrolmentAnswer] = []
+        now_ms = SystemClock().monotonic_ms()
+        core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), answers.append, now_ms)
+        await until(lambda: answers != [], within_s=5)
+        assert answers[0].status == 201
+        assert len(cloud.requests("/v1/enrollments")) == 1
+
+    with_everything(tmp_path, scenario, cloud)
+
+
+def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
+    cloud = Cloud()
+    cloud.faults["/v1/enrollments"] = [lambda _request: problem(999, "validation_failed")] * 9_999
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        now_ms = SystemClock().monotonic_ms()
+        core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), lambda _answer: None, now_ms)
+        await until(lambda: len(cloud.requests("/v1/enrollments")) == 3)
+        at = [at_s for at_s, path, _ in cloud.asked if path == "/v1/enrollments"]
+        assert at[2] - at[0] > 1.4  # the shortest waits of a task are 0.5 and 1 s
+
+    with_everything(tmp_path, scenario, cloud)
