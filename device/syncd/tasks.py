@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final, NoReturn, TypeVar
 
 from cloud_client.client import Answer, CloudClient
+from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random
 from device.errors import IpcError, IpcRefused
@@ -322,7 +323,7 @@ class StatusTask(SyncTask):
         try:
             await self._context.ask(self._cloud.wiped(body, f"wiped-{wipe_id}"))
         except CloudProblem as error:
-            if error.status != 401:
+            if error.code != ServiceCode.UNAUTHENTICATED:  # a 401 of a proxy has no code
                 _log.error("status: the wipe is not confirmed: %s", error)
                 raise
         await core.call("wiped", carrier.WipeConfirmed(wipe_id))

@@ -415,3 +415,16 @@ def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
         assert at[2] - at[0] > 1.4  # the shortest waits of a task are 0.5 and 1 s
 
     with_everything(tmp_path, scenario, cloud)
+
+
+def test_a_401_of_a_proxy_does_not_say_that_the_service_knows_of_a_wipe(tmp_path: Path) -> None:
+    cloud, wiped = Cloud(), "/v1/devices/self/wiped"
+    wipe = {"wipe_id": "w", "reason": "lost"}
+    cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
+    cloud.faults[wiped] = [lambda _request: proxy_page(401)]
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        await until(lambda: core.heard.wiped == ["w"])
+        assert len(cloud.requests(wiped)) == 2
+
+    with_everything(tmp_path, scenario, cloud)
