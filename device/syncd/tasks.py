@@ -396,7 +396,7 @@ class _Errand:
     body: bytes = field(repr=False)
 
     async def done(self, core: CoreLine, status: int, code: str = "", answer: bytes = b"") -> bool:
-        """Bring the core the service's answer; False when the core refuses it, and may offer the body again."""
+        """Bring the core the answer; False when it refuses it, and may then offer the body again."""
         try:
             await core.call(f"{self.kind}.done", carrier.ErrandAnswered(self.ticket, status, code), answer)
         except IpcRefused as error:
