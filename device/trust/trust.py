@@ -29,6 +29,7 @@ from link1.handshake import OncePinned
 from link1.keys import PublicKey, SealPublicKey
 from link1.members import HEX32, NAME
 from link1.sealed import SignerCertificate
+from link1.signed import Kind
 
 MAX_FILE_BYTES = 256 * 1024
 """A registration answer with every list full stays under 64 KiB."""
@@ -244,15 +245,21 @@ def trust_from_registration(
 
 def registered_again(earlier: Trust, trust: Trust) -> Trust:
     """`trust`, from another registration of the same keys, without going back behind `earlier`: what was
-    revoked stays so, an older bundle or status changes nothing, and no validator's window is lost."""
+    revoked stays so, an older bundle, status or configuration changes nothing, and no key of the service and
+    no validator's window is lost. The answer may have lain on a stick since before the last ones came."""
     named = {key.public.kid for key in earlier.dbd_keys}
     windows = [*earlier.dbd_keys, *(key for key in trust.dbd_keys if key.public.kid not in named)]
+    ended = {key["kid"] for key in earlier.obj["keys"] if key["not_after"] is not None}
+    keys = {key["kid"]: key for key in earlier.obj["keys"]}
+    keys |= {key["kid"]: key for key in trust.obj["keys"] if key["kid"] not in ended | earlier.revoked_kids}
+    older = _config_seq(trust) < _config_seq(earlier)
     return _read(
         trust.obj
         | {
             "roots": earlier.obj["roots"],  # the same ones, with the signatures by which they came
             "former_roots": earlier.former_roots,
-            "keys": [key for key in trust.obj["keys"] if key["kid"] not in earlier.revoked_kids],
+            "keys": without_ended(list(keys.values()), trust.pinned_at_ms),
+            "config": (earlier if older else trust).config,
             "dbd_keys": [key.to_obj() for key in windows[-_MAX_WINDOWS:]],
             "bundle_seq": earlier.bundle_seq,
             "status_at_ms": earlier.status_at_ms,
@@ -260,6 +267,10 @@ def registered_again(earlier: Trust, trust: Trust) -> Trust:
             "revoked_kids": sorted(earlier.revoked_kids),
         }
     )
+
+
+def _config_seq(trust: Trust) -> int:
+    return members.integer(members.nested(trust.config, Kind.CONFIG.member), "config_seq")
 
 
 def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) -> Trust:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from device.config.config import load_config
 from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
-from device.trust.trust import load_trust
+from device.trust.trust import load_trust, reread, save_trust
 from tools.palmctl.main import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
@@ -124,6 +124,30 @@ def test_another_root_is_not_believed(stick: Stick, kid: str) -> None:
     assert stick.provision("--root-kid", kid).exit_code == 1
     assert not (stick.state / "trust.json").exists()
     assert stick.provision().exit_code == 2  # there is no terminal to ask for it
+
+
+def test_an_answer_that_lay_on_the_stick_takes_nothing_back(stick: Stick) -> None:
+    path, place = stick.state / "trust.json", ("--tenant", stick.tenant, "--mode", "live")
+    stick.answer()
+    assert stick.provision("--root-kid", stick.root_kid).exit_code == 0
+    stick.file.unlink()
+    kid = stick.request()["verdict_key"]["kid"]
+    aside = stick.folder / "aside.json"
+    assert stick.create(kid, "--out", str(aside)).exit_code == 0
+    # Meanwhile the service goes on, and the validator's mail brings it.
+    stick.cloud("config", "set", "--attempts", "5", *place)
+    rotated = stick.cloud("signer", "rotate", "--use", "gallery", "--in-s", "0")["kid"]
+    assert stick.create(kid).exit_code == 0
+    mailed = json.loads(stick.file.read_bytes())["signed"]["registered_obj"]["answer"]
+    came = {"config": mailed["config"], "keys": mailed["keys"], "bundle_seq": 1}
+    save_trust(path, reread(load_trust(path), came))
+    before = load_trust(path)
+    assert before.gallery_key(rotated) is not None
+    stick.file.write_bytes(aside.read_bytes())
+    assert stick.provision("--root-kid", stick.root_kid).exit_code == 0
+    after = load_trust(path)
+    assert (after.config, after.bundle_seq) == (before.config, 1)
+    assert set(after.keys) == set(before.keys)
 
 
 def changed(value: Any) -> list[Any]:
