@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from device.errors import NotProvisioned, TrustError
 from device.platform.files import read_kept, replace_synced, with_checksum
 from link1 import members
-from link1.canonical import JsonObject
+from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
 from link1.handshake import OncePinned
 from link1.keys import PublicKey, SealPublicKey
@@ -373,14 +373,19 @@ def load_trust(path: Path) -> Trust:
 
 def save_trust(path: Path, trust: Trust) -> None:
     """Replace trust.json durably, as a whole. Raises TrustError when it cannot be written."""
-    text = json.dumps(with_checksum(trust.obj), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     try:
-        replace_synced(path, text.encode("utf-8"), mode=0o644)
+        replace_synced(path, _written(trust.obj), mode=0o644)
     except OSError as error:
         raise TrustError(f"{path} cannot be written ({error.strerror})") from error
 
 
+def _written(obj: JsonObject) -> bytes:
+    text = json.dumps(with_checksum(obj), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return text.encode("utf-8")
+
+
 def _read(obj: JsonObject) -> Trust:
+    read_strict(_written(obj), max_bytes=MAX_FILE_BYTES)  # or the next start could not read it
     members.version_1(obj)
     mail = members.nested(obj, "mail")
     certs = members.array(mail, "signer_certs", 0, _MAX_KEYS)

@@ -1,3 +1,4 @@
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -5,10 +6,13 @@ from typing import Any
 import pytest
 
 from device.errors import NotProvisioned, TrustError
+from device.platform.threads import StoreThread
 from device.trust.bundle import with_bundle
+from device.trust.pinning import Pinning
 from device.trust.policy import read_policy
 from device.trust.trust import (
     DbdKey,
+    Pinned,
     Trust,
     load_trust,
     save_trust,
@@ -17,6 +21,7 @@ from device.trust.trust import (
     with_service_keys,
 )
 from link1.canonical import JsonObject
+from link1.errors import FormatError
 from link1.keys import SigningKey
 from link1.sealed import SignerPurpose
 from tests.device.core_makers import (
@@ -230,3 +235,29 @@ def test_a_changed_threshold_breaks_the_signature() -> None:
 
 def test_the_signer_is_the_one_the_certificate_names() -> None:
     assert signed_config()["signer_kid"] == BUNDLE_KEY.kid
+
+
+@pytest.mark.parametrize("more", [300_000 * "x", [[[[[[[[[[[[[[]]]]]]]]]]]]]]], ids=["long", "deep"])
+def test_a_configuration_that_the_next_start_could_not_read_is_refused(tmp_path: Path, more: object) -> None:
+    path, trust = tmp_path / "trust.json", registered()
+    save_trust(path, trust)
+    thread = StoreThread("test")
+    pinning = Pinning(
+        Pinned(trust),
+        read_policy(trust.config, roots=trust.roots, taken_at_ms=NOW_MS),
+        path=path,
+        thread=thread,
+        now_ms=lambda: NOW_MS,
+        validator_keys_changed=lambda: None,
+        policy_changed=lambda: None,
+    )
+
+    async def story() -> None:
+        with pytest.raises(FormatError):
+            await pinning.take_config(signed_config(config_obj(config_seq=2, more=more)))
+        await pinning.take_config(signed_config(config_obj(config_seq=3, attempts=5)))
+
+    asyncio.run(story())
+    thread.close()
+    assert pinning.policy.config_seq == 3
+    assert load_trust(path) == pinning.pinned.trust
