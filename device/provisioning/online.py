@@ -250,8 +250,8 @@ def _check_device(device: JsonObject, asked: RegistrationFacts, keys: KeyStore) 
         if device.get(name) != value:
             raise TrustError(f"the service registered other facts than requested: device.{name} differs")
     listed = [item for item in members.array(device, "keys", 0, 64) if isinstance(item, dict)]
-    registered = {(item.get("purpose"), item.get("kid")) for item in listed}
-    if not {("verdict", keys.verdict.kid), ("http", keys.http.kid)} <= registered:
+    registered = [(item.get("purpose"), item.get("kid")) for item in listed]
+    if not all(own in registered for own in (("verdict", keys.verdict.kid), ("http", keys.http.kid))):
         raise TrustError("the service did not register this device's own keys")
 
 

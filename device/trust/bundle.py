@@ -63,7 +63,7 @@ def _changes(trust: Trust, bundle: JsonObject, now_ms: int) -> JsonObject:
     roots = [item | pinned.get(members.text(item, "kid", HEX32), {}) for item in roots]
     former = [item for kid, item in pinned.items() if kid in gone and "root_sig_b64" in item]
     mail = trust.obj["mail"]
-    seal_keys = [item for item in _items(bundle, "seal_keys") if item.get("kid") not in gone]
+    seal_keys = [item for item in _items(bundle, "seal_keys") if members.text(item, "kid", HEX32) not in gone]
     return {
         "roots": _merged(trust.obj["roots"], roots, gone),
         "former_roots": [*trust.former_roots, *former][-_MAX_FORMER:],

@@ -103,6 +103,7 @@ def member(*path: str, value: Any = None) -> Callable[[JsonObject], None]:
         member("device", "kind", value="totem"),
         member("device", "status", value="revoked"),
         member("device", "keys", value=[]),
+        member("device", "keys", value=[{"purpose": "verdict", "kid": []}]),
         member("roots", value=[]),
         member("keys", value=[]),
         member("gallery", value=None),

@@ -81,6 +81,7 @@ def test_a_new_root_needs_the_signature_of_an_old_one(trust: Trust) -> None:
         bundle(keys=["no object"]),
         bundle(keys=[{"kid": "0" * 32}]),
         bundle(roots=[public(ROOT_KEY) | {"kid": []}]),
+        bundle(seal_keys=[{"kid": []}]),
         {},
     ],
 )
