@@ -16,7 +16,7 @@ from device.errors import Outdated, TrustError, UpdateRefused
 from device.trust.policy import certified
 from gallery.freshness import ABSURD_ORDER_MS, is_newer
 from link1 import members
-from link1.canonical import JsonObject, b64_decode
+from link1.canonical import JsonObject, b64_decode, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import HEX64, NAME
@@ -170,6 +170,8 @@ def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_
             f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"
         ) from error
     try:
+        # As state.json holds it, which could not be read again with one that is longer or deeper.
+        read_strict(canonical_bytes({"receiving": dict(signed)}), max_bytes=MAX_MANIFEST_BYTES)
         return Manifest.of_signed(obj, dict(signed))
     except FormatError as error:
         raise UpdateRefused("malformed", f"the manifest is outside the contract: {error}") from error

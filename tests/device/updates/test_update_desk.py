@@ -112,6 +112,14 @@ def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Pat
     assert state.waiting == 7
 
 
+@pytest.mark.parametrize("more", [70_000 * "x", [[[[[[[[[[[[[[]]]]]]]]]]]]]]], ids=["long", "deep"])
+def test_a_manifest_that_the_next_start_could_not_read_is_refused(tmp_path: Path, more: object) -> None:
+    wrapper = signed(release(model(), 7, more=more))
+    assert refused(tmp_path, lambda desk: desk.take_manifest(wrapper)) == "malformed"
+    state = UpdateStore(tmp_path).load(1)
+    assert (state.receiving, state.model_seq) == (None, 0)
+
+
 def test_what_does_not_belong_is_refused_with_a_code(tmp_path: Path) -> None:
     payload = model()
     bodies = list(chunk_bodies(payload, 7, CHUNK))
