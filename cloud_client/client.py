@@ -37,6 +37,9 @@ READ_S = 20.0
 WHOLE_S = 180.0
 """A page of 0.6 MB over a modem of 5 kB/s; a server that trickles is given up after it."""
 
+_LONGEST_RETRY_AFTER_S = 900.0
+"""A proxy's page for its maintenance may ask for a day. A gallery serves for six hours, and an order to wipe
+waits for the next request."""
 _MAX_REASON_CHARACTERS = 200
 
 _HEADERS: Final = {
@@ -328,7 +331,9 @@ def _problem_of(answer: Answer) -> CloudProblem:
         answer.status,
         code if isinstance(code, str) and _CODE.fullmatch(code) else "",
         retryable=members.get("retryable") is True,
-        retry_after_s=float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0,
+        retry_after_s=min(_LONGEST_RETRY_AFTER_S, float(retry_after))
+        if re.fullmatch(r"[0-9]{1,9}", retry_after)
+        else 0.0,
         request_id=request_id
         if isinstance(request_id, str) and contract.NAME_64.fullmatch(request_id)
         else "",

@@ -24,8 +24,8 @@ class CloudProblem(CloudError):
 
     `status` is the HTTP status, `code` the stable word to act on ("" when the answer was no problem
     document, as from a proxy), `retryable` what the service says, `retry_after_s` the seconds it asks to wait
-    (0 when it does not), `request_id` what to quote to its operator, `pointers` the JSON pointers of
-    ``errors``.
+    (0 when it does not, 15 minutes at most), `request_id` what to quote to its operator, `pointers` the JSON
+    pointers of ``errors``.
     """
 
     def __init__(

@@ -221,6 +221,12 @@ def test_a_refusal_that_is_no_problem_document_has_no_code(answer: bytes, status
     assert is_transient(error) == (status == 502)
 
 
+@pytest.mark.parametrize(("asked", "kept_s"), [("60", 60), ("86400", 900), ("999999999", 900), ("-1", 0)])
+def test_no_answer_silences_a_device_for_longer_than_a_quarter_of_an_hour(asked: str, kept_s: float) -> None:
+    page = http(503, b"<html>maintenance", "text/html", Retry_After=asked)
+    assert fails(page, CloudProblem).retry_after_s == kept_s
+
+
 def test_what_is_no_json_and_what_never_ends_are_refused() -> None:
     fails(http(200, b"<html>welcome to the station wifi", "text/html"), CloudAnswerError)
 
