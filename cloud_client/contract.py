@@ -54,6 +54,8 @@ class ServiceCode(StrEnum):
     IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress"
     HISTORY_EXPIRED = "history_expired"
     CURSOR_EXPIRED = "cursor_expired"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     VALIDATION_FAILED = "validation_failed"
     IDEMPOTENCY_KEY_MISMATCH = "idempotency_key_mismatch"
+    IDEMPOTENCY_KEY_REQUIRED = "idempotency_key_required"
     NOT_IMPLEMENTED = "not_implemented"

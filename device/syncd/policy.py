@@ -37,9 +37,12 @@ _NOT_THE_CONTENT: Final = frozenset(
         ServiceCode.METHOD_NOT_ALLOWED,
         ServiceCode.NOT_IMPLEMENTED,
         ServiceCode.IDEMPOTENCY_IN_PROGRESS,
+        ServiceCode.IDEMPOTENCY_KEY_REQUIRED,
+        ServiceCode.UNSUPPORTED_MEDIA_TYPE,
     }
 )
-"""Refusals that say nothing about the body, so the same body may be accepted later."""
+"""Refusals that say nothing about the body, so the same body may be accepted later. The last two are about
+headers that a proxy drops or changes."""
 
 
 @dataclass(frozen=True, slots=True)

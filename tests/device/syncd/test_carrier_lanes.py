@@ -417,6 +417,18 @@ def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
     with_everything(tmp_path, scenario, cloud)
 
 
+def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:
+    cloud = Cloud()
+    cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(428, "idempotency_key_required")] * 2
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        stored = await core.decide(0)
+        await until(lambda: len(cloud.stored) == 1)
+        assert cloud.stored == [{"signed_verdict": stored.wrapper}]
+
+    with_everything(tmp_path, scenario, cloud)
+
+
 def test_a_401_of_a_proxy_does_not_say_that_the_service_knows_of_a_wipe(tmp_path: Path) -> None:
     cloud, wiped = Cloud(), "/v1/devices/self/wiped"
     wipe = {"wipe_id": "w", "reason": "lost"}

@@ -195,6 +195,8 @@ def test_only_a_valid_cursor_is_followed() -> None:
         (CloudProblem(500, "internal_error"), False),
         (CloudProblem(503, "service_unavailable"), False),
         (CloudProblem(404, "route_not_found"), False),
+        (CloudProblem(415, "unsupported_media_type"), False),
+        (CloudProblem(428, "idempotency_key_required"), False),
         (CloudProblem(403, "enrollment_session_invalid"), True),
         (CloudProblem(409, "enrollment_session_state_conflict"), True),
         (CloudProblem(422, "validation_failed"), True),
