@@ -120,6 +120,12 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
             "no registration was asked for here, or it was finished; begin with: palmctl provision "
             "--offline-bundle FILE --device-id …, and a FILE that does not exist yet"
         )
+    device_id, gate_id, dbd_id = registration.device_id, registration.gate_id, registration.dbd_id
+    if (device_id, gate_id, dbd_id) != (config.device.id, config.device.gate_id, config.device.dbd_id):
+        raise ProvisioningError(
+            f"the request was for device {device_id} at gate {gate_id} with validator {dbd_id}; take its "
+            "answer without other ids, or begin again with them and a FILE that does not exist yet"
+        )
     check_writable(config, config_path)
     keys, earlier = open_stored(config.keys_dir), earlier_trust(config, registration)
     try:

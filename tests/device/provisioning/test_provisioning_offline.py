@@ -176,6 +176,16 @@ def test_an_answer_changed_anywhere_pins_nothing(stick: Stick) -> None:
     assert stick.provision("--root-kid", stick.root_kid).exit_code == 0
 
 
+@pytest.mark.parametrize("option", ["--device-id", "--gate-id", "--dbd-id"])
+def test_an_answer_is_not_taken_for_other_ids_than_were_asked_for(stick: Stick, option: str) -> None:
+    stick.answer()
+    done = stick.provision("--root-kid", stick.root_kid, option, "other")
+    assert done.exit_code == 1 and "the request was for device gate-7" in done.stderr
+    assert not (stick.state / "trust.json").exists()
+    assert stick.provision("--root-kid", stick.root_kid, *IDS).exit_code == 0
+    assert load_config(stick.config).device.gate_id == "g7"
+
+
 def test_an_answer_to_another_request_is_refused(stick: Stick, tmp_path: Path) -> None:
     stick.answer()
     answer = stick.file.read_bytes()
