@@ -58,15 +58,18 @@ class Attestations:
     async def body(self) -> bytes:
         """The body of `POST /v1/devices/attest` for the newest status. Raises AttestationError,
         FormatError."""
-        self._not_before_ms = self.clock.monotonic_ms() + AFTER_FAILURE_MS
+        self._rest()
         if self.section is None or self._status is None:
             raise AttestationError("this device has no [attest] in its configuration, or no status yet")
-        return await asyncio.to_thread(_signed, self.section, self.keys, self._status.challenge)
+        body = await asyncio.to_thread(_signed, self.section, self.keys, self._status.challenge)
+        self._not_before_ms = 0  # one that is lost on its way is asked for with the next status
+        return body
 
     async def answered(self, status: int, code: str) -> None:
         """The service's answer; a refusal leaves its trust as it was. Raises OSError when a success cannot be
         remembered."""
         if status != 200:
+            self._rest()
             _log.error("the service does not take the attestation: %d %s", status, code)
             return
         _log.info("the service has verified the attestation of this device's keys")
@@ -74,6 +77,9 @@ class Attestations:
         self._attested_at_ms, self._wanted = now_ms, False
         self._look(now_ms)
         await asyncio.to_thread(attestation.note_attested, self.state_dir, self.keys, now_ms)
+
+    def _rest(self) -> None:
+        self._not_before_ms = self.clock.monotonic_ms() + AFTER_FAILURE_MS
 
     def _look(self, now_ms: int) -> None:
         attested = attestation.is_attested(self._attested_at_ms, now_ms)

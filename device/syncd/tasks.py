@@ -309,6 +309,8 @@ class StatusTask(SyncTask):
                 answer = await self._context.ask(self._cloud.attest(made.payload, key))
                 answered = carrier.AttestAnswered(answer.status, "")
             except CloudProblem as error:
+                if not is_judged(error):
+                    raise
                 answered = carrier.AttestAnswered(error.status, error.code)
             await core.call("attested", answered)
         except IpcRefused as error:

@@ -1,5 +1,6 @@
 """The evidence of a device's keys: signed from a file, a credential and a PKCS#11 token."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -11,7 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from device.config.config import AttestSection
+from device.core.attestations import Attestations
 from device.errors import AttestationError
+from device.health import Health
 from device.trust.attestation import (
     GOOD_FOR_MS,
     attestation_body,
@@ -21,7 +25,10 @@ from device.trust.attestation import (
     read_chain,
 )
 from device.trust.keystore import KeyStore
-from link1.canonical import b64_decode
+from device.trust.service_status import ServiceStatus, StatusReader
+from link1.canonical import b64_decode, b64_encode
+from tests.device.carrier_setting import DEVICE_ID, SERVICE_KEY, device_status
+from tests.device.core_makers import HandClock
 from tests.device.factory import make_board, make_ca
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
@@ -155,6 +162,27 @@ def test_a_signer_that_holds_no_usable_key(board: Path, keys: KeyStore) -> None:
         assert "secret" not in str(error.value)
     with pytest.raises(AttestationError, match="cannot be read"):
         attestation_body(chain, f"file:{board / 'absent.key'}", keys, CHALLENGE)
+
+
+def test_an_attestation_that_is_lost_on_its_way_is_due_with_the_next_status(
+    board: Path, keys: KeyStore
+) -> None:
+    section = AttestSection(board / "chain.pem", f"file:{board / 'board.key'}")
+    made = Attestations(section, board, keys, Health(lambda _words: None), HandClock())
+
+    def status() -> ServiceStatus:
+        signed = json.loads(device_status(challenge_b64=b64_encode(os.urandom(16))))
+        return StatusReader(DEVICE_ID, lambda _kid: SERVICE_KEY.public).read(signed)
+
+    async def story() -> None:
+        assert made.due(status())
+        await made.body()
+        assert made.due(status()), "no answer came"
+        await made.body()
+        await made.answered(422, "validation_failed")
+        assert not made.due(status()), "the service does not take it"
+
+    asyncio.run(story())
 
 
 def test_a_success_is_remembered_for_these_keys_alone(tmp_path: Path, keys: KeyStore) -> None:
