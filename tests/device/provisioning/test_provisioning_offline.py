@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from device.config.config import load_config
+from device.config.config import MEMBERS, load_config
 from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust, reread, save_trust
+from models.manifest import shipped_model_dir
 from tools.palmctl.main import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
@@ -86,6 +87,52 @@ def test_two_walks_with_a_stick_make_a_device(stick: Stick) -> None:
     assert not (stick.state / PENDING_NAME).exists()
     again = stick.provision("--root-kid", stick.root_kid)
     assert again.exit_code == 1 and "no registration waits" in again.stderr
+
+
+EVERY_MEMBER = f"""
+[device]
+id = "gate-7"
+gate_id = "g7"
+dbd_id = "d7"
+state_dir = "state"
+runtime_dir = "run"
+[camera]
+source = "/dev/video7"
+fps = 17
+loop = true
+look = "nir"
+[link]
+port = "/dev/ttyUSB7"
+baud = 115200
+[cloud]
+url = "http://127.0.0.1:8710"
+ca_file = "ca.pem"
+[model]
+dir = "{shipped_model_dir()}"
+hand_weights = false
+[liveness]
+model_dir = "liveness"
+[enrolment]
+hands = ["R"]
+consent = "service"
+terms_dir = "terms"
+terms_version = "v7"
+[attest]
+chain_file = "chain.pem"
+signer = "credential:attest"
+"""
+"""None as it is by default; `camera.nir` can be another only where `look` is not."""
+
+
+def test_what_the_configuration_says_and_no_option_does_stays(stick: Stick) -> None:
+    stick.config.write_text(EVERY_MEMBER)
+    before = load_config(stick.config)
+    held = {(of, name): getattr(getattr(before, of), name) for of, names in MEMBERS.items() for name in names}
+    same = [(of, name) for (of, name), value in held.items() if value == MEMBERS[of][name].default]
+    assert same == [("camera", "nir")]
+    done = stick.provision(*IDS)
+    assert done.exit_code == 0, done.stderr
+    assert load_config(stick.config) == before
 
 
 def test_each_step_can_be_done_again(stick: Stick) -> None:

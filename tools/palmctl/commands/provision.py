@@ -378,7 +378,7 @@ def _settings(path: Path, given: dict[str, Any]) -> DeviceConfig:
             found.link, port=_checked("--link-port", values.port, given["link_port"] or found.link.port)
         ),
         cloud=cloud,
-        model=ModelSection(_path_of("--model-dir", given["model_dir"]) or found.model.dir),
+        model=replace(found.model, dir=_path_of("--model-dir", given["model_dir"]) or found.model.dir),
     )
 
 
