@@ -125,6 +125,15 @@ def test_doctor_and_status_of_a_serving_device(device: Device) -> None:
     assert not re.search(r"\b(the|is|may|not|see)\b", status[brazil].stdout), status[brazil].stdout
 
 
+def test_a_palmd_that_does_not_run_is_said_in_portuguese(device: Device, tmp_path: Path) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(device.board.config_path.read_text().replace("/run", "/none"))
+    said = "nada responde em {}/none/control/sock (não existe); o palmd está em execução?"
+    for words in (("status",), ("doctor", "daemon")):
+        done = shell(*words, config=config, LANG="pt_BR.UTF-8")
+        assert said.format(device.folder) in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "environment",
     [

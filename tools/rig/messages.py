@@ -157,8 +157,8 @@ def _messages_of(tree: ast.Module, place: str) -> Iterator[str]:
     raised = {
         id(part)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Raise) and node.exc is not None
-        for part in ast.walk(node.exc)
+        if (error := _error_of(node)) is not None
+        for part in ast.walk(error)
     }
     in_prose, in_errors = _is_in(place, PROSE), _is_in(place, ERRORS)
     explicit = {
@@ -181,6 +181,16 @@ def _messages_of(tree: ast.Module, place: str) -> Iterator[str]:
         prose = in_prose or (in_errors and id(node) in raised)
         if id(node) in explicit or (prose and _PROSE.match(message)):
             yield message
+
+
+def _error_of(node: ast.AST) -> ast.expr | None:
+    """What is raised, or made by a function whose caller raises it."""
+    match node:
+        case ast.Raise(exc=error):
+            return error
+        case ast.Return(value=ast.Call(func=ast.Name(id=name)) as made) if name[:1].isupper():
+            return made
+    return None
 
 
 def _inside(node: ast.AST) -> set[int]:
