@@ -25,10 +25,6 @@ from device.values import carrier, status
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1.objects import AppVersion
 
-_UNTOLD: Final = (
-    "; the service does not know of the wipe yet: palm-syncd reports it as soon as the service is reachable "
-    "(without a network, the sealed record in wipe.json can be handed to the operator)"
-)
 _WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
 
 _log = logging.getLogger(__name__)
@@ -62,21 +58,17 @@ class WipedDevice:
         return await operation(request)
 
     async def answer_technician(self, request: Packet) -> Packet:
-        """The other sockets: of what can be asked there a wiped device has two."""
+        """The other sockets: of what a device does, a wiped one has its status and the factory reset."""
         match request.header.get("op"):
             case "status":
-                return await self.tell_status(request)
+                return reply_with(status.StatusAnswer(wiped_status(self._config, self._wipe)))
             case "factory_reset":
-                return await self.factory_reset(request)
+                return self._factory_reset()
             case _:
                 raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
 
-    async def tell_status(self, _request: Packet) -> Packet:
-        """The technician's `status`."""
-        return reply_with(status.StatusAnswer(wiped_status(self._config, self._wipe)))
-
-    async def factory_reset(self, _request: Packet) -> Packet:
-        """The technician's operation: remove the remaining files; the process ends after it."""
+    def _factory_reset(self) -> Packet:
+        """Remove the remaining files; the process ends after it."""
         wipe = self._wipe
         reset_folder(self._config.device.state_dir, wipe.device_id, wipe.gate_id, wipe.dbd_id)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)
@@ -127,7 +119,13 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
 
 
 def wiped_status(config: DeviceConfig, wipe: Wipe) -> status.CoreStatus:
-    detail = WIPED + (_UNTOLD if wipe.stage is WipeStage.ERASED else "")
+    detail = WIPED
+    if wipe.stage is WipeStage.ERASED:
+        detail = (
+            f"{WIPED}; the service does not know of the wipe yet: palm-syncd reports it as soon as the "
+            "service is reachable (without a network, the sealed record in wipe.json can be handed to the "
+            "operator)"
+        )
     return status.CoreStatus(
         device_id=wipe.device_id,
         gate_id=wipe.gate_id,

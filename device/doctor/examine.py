@@ -13,6 +13,9 @@ WITHOUT_CONFIGURATION: Final = frozenset(
 )
 """Checks that also work on a board without a configuration."""
 
+OF_A_WORKING_DEVICE: Final = frozenset({"camera", "picture", "cable", "gallery", "model"})
+"""Checks of what a wiped device does not have; its other checks say that it was wiped, and what to do."""
+
 CHECKS: Final[dict[str, Callable[[Case], Finding]]] = {
     "configuration": installation.configuration,
     "provisioned": installation.provisioned,
@@ -49,10 +52,8 @@ def examine(
 
 
 def _carried_out(name: str, case: Case) -> Finding:
-    if case.config is None and name not in WITHOUT_CONFIGURATION:
-        if "configuration" in case.closed:
-            return not_checked("needs the configuration")
-        return skip("needs a configuration that can be used")
+    if (why := _nothing_to_check(name, case)) is not None:
+        return why
     try:
         return CHECKS[name](case)
     except Exception as error:  # noqa: BLE001 -- a failing check must not hide the findings of the others
@@ -64,6 +65,16 @@ def _carried_out(name: str, case: Case) -> Finding:
             f"the check itself failed: unexpected {type(error).__name__}",
             "report it with: palmctl support-bundle FILE.tar.gz",
         )
+
+
+def _nothing_to_check(name: str, case: Case) -> Finding | None:
+    if case.config is None and name not in WITHOUT_CONFIGURATION:
+        if "configuration" in case.closed:
+            return not_checked("needs the configuration")
+        return skip("needs a configuration that can be used")
+    if name in OF_A_WORKING_DEVICE and case.status is not None and case.status.wipe is not None:
+        return skip("this device is wiped", "see the line `provisioned`")
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -14,11 +14,14 @@ from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
 from models.quality import COMPONENTS
 from tests.device.status_makers import some_status
+from tests.until import until
 from tools.palmctl import pages
 from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
 from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
+from tools.rig.browser import browsing, find_chromium
 
+CHROMIUM = find_chromium()
 STATIC = Path(pages.__file__).parent / "static"
 JPEG = b"\xff\xd8 a picture \xff\xd9"
 PICTURE = {"number": 7, "width": 640, "height": 480, "hand": None}
@@ -29,11 +32,14 @@ class Core:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.frames_at_s: list[float] = []
         self.fault: Exception | None = None
         self.unknown_answers = False
 
     def __call__(self, op: str, *, timeout_s: float = 5.0, **members: Any) -> Packet:
         self.asked.append((op, members))
+        if op == "preview.frame":
+            self.frames_at_s.append(time.monotonic())
         if self.fault is not None:
             raise self.fault
         if self.unknown_answers:
@@ -225,6 +231,20 @@ def test_both_languages_say_everything() -> None:
     for words in others:
         assert words.keys() == first.keys()
     assert all(text for words in WORDS.values() for text in words.values())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_a_preview_that_is_refused_says_so_and_asks_once_a_second(page: LocalPage, core: Core) -> None:
+    """As on a device that is wiped while a technician looks."""
+    assert CHROMIUM is not None
+    core.fault = IpcRefused("wiped", "this device is wiped")
+    with browsing(CHROMIUM) as tab:
+        tab.open(page.url)
+        until(lambda: core.frames_at_s[2:])
+        assert tab.value("document.getElementById('state').textContent") == (
+            "the core refuses, see palmctl status"
+        )
+    assert core.frames_at_s[2] - core.frames_at_s[0] > 1.9
 
 
 def test_every_word_of_the_preview_is_in_portuguese_too() -> None:

@@ -35,6 +35,7 @@ PROSE: Final = (
     "device/core/opening.py",
     "device/core/served_gallery.py",
     "device/core/update_watch.py",
+    "device/core/wiped_device.py",
     "device/doctor",
     "tools/rig/health_advice.py",
     "device/journal/opening.py",

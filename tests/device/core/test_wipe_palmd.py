@@ -1,16 +1,19 @@
 """The wipe of the daemon itself: ordered by the service over the network or the mail, or by a technician."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from device.errors import IpcError, IpcRefused
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
 from device.values.status import GalleryStatus
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
@@ -28,6 +31,7 @@ from tests.device.whole_device import (
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 from tools.palmctl.commands.status import lines
+from tools.palmctl.main import main
 from tools.palmctl.reset import RESET_WITHIN_S, carry_out, who_is_here
 
 
@@ -87,6 +91,22 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             for operation in ("pass.rehearse", "update.status", "enrolment.state"):
                 with pytest.raises(IpcRefused, match="this device is wiped; palmctl status says what to do"):
                     ask_core(device.control_socket, operation, after=0, wait_ms=0)
+
+
+def test_a_technician_at_a_wiped_device_reads_at_every_command_that_it_is_wiped(device: Device) -> None:
+    of, place = device.config.device, ("--config", str(device.board.config_path))
+    begin_wipe(of.state_dir, Wipe(WipeStage.ERASING, "w-1", of.id, of.gate_id, of.dbd_id))
+    with device.running():
+        for words in ("pass", "enrol --accept-terms v1", "enrol --cancel", "update status"):
+            done = CliRunner().invoke(main, [*words.split(), *place])
+            assert done.exit_code == 1
+            assert "this device is wiped; palmctl status says what to do" in done.stderr
+        doctor = json.loads(CliRunner().invoke(main, ["doctor", "--json", *place]).stdout)
+    found = {finding["name"]: finding for finding in doctor["findings"]}
+    assert {found[name]["todo"] for name in ("camera", "picture", "cable", "gallery", "model")} == {
+        "see the line `provisioned`"
+    }
+    assert "palmctl factory-reset" in found["provisioned"]["todo"]
 
 
 def test_an_order_that_the_disk_does_not_keep_stops_recognition_and_destroys_nothing(device: Device) -> None:

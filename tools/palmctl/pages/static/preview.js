@@ -40,6 +40,7 @@ const PORTUGUESE = {
   "Something is there": "Há alguma coisa ali",
   "live": "ao vivo",
   "the core does not answer": "o núcleo não responde",
+  "the core refuses, see palmctl status": "o núcleo recusa, veja palmctl status",
   "this address is no longer good": "este endereço não vale mais",
   "the preview has ended": "a prévia terminou",
   "start it again with palmctl preview": "inicie de novo com palmctl preview"
@@ -147,6 +148,7 @@ async function frames() {
         drawHand(told); drawFacts(told);
         shown += 1; chip("live", "live"); document.body.dataset.shown = shown;
       } else if (answer.status === 503) { chip("the core does not answer", "away"); await pause(1000); }
+      else if (answer.status !== 204) { chip("the core refuses, see palmctl status", "away"); await pause(1000); }
     } catch { return end("the preview has ended"); }
   }
 }
