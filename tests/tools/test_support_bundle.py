@@ -31,6 +31,9 @@ SPOKEN = [
     f"ERROR token={TOKEN} refused",
     f"Authorization: Bearer {TOKEN}",
     f"Authorization: Provisioning {TOKEN}",
+    f"Authorization: Bearer {MARK}",
+    f"phone: {PHONE}",
+    f"cpf={CPFS[2]}",
     f'{{"subject_ref": "{SUBJECT_REF}", "onboard_ref": "{ONBOARD_REF}"}}',
     f"template_id: {TEMPLATE_ID}",
     f"applied {TEMPLATE_ID} for {SUBJECT_REF} and {SUBJECT_ID}",
@@ -97,6 +100,7 @@ def test_nothing_that_must_stay_is_in_it(device: Path, tmp_path: Path) -> None:
         *keys, *(key.hex().encode() for key in keys), *(base64.b64encode(key)[:20] for key in keys),
         VECTOR[:16], *(vector[at : at + 12] for at in range(0, len(vector) - 12, 97)),
         *(word.encode() for word in (*CPFS, TOKEN, TEMPLATE_ID, SUBJECT_REF, SUBJECT_ID, MARK, PHONE, EMAIL)),
+        *(value.partition(" ")[2].encode() for value in (PHONE, CPFS[2])),
     ]  # fmt: skip
     for secret in forbidden:
         assert secret not in everything, secret[:24]

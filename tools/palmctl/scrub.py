@@ -59,11 +59,6 @@ SENSITIVE: Final = frozenset(
 
 _SPOKEN: Final = "|".join(sorted(SENSITIVE - {"subject", "document", "pin", "qr", "template"}))
 _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    # name=value, name: value, "name": "value with spaces"
-    (
-        re.compile(rf"""(?i)(["']?\b(?:{_SPOKEN})\b["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;}}\])]+)"""),
-        rf"\1{REMOVED}",
-    ),
     (re.compile(r"(?i)\b(bearer|provisioning|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {REMOVED}"),
     # The look behind and the possessive run: each run of such characters is read once, however long it is.
     (re.compile(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9.-]+\.[A-Za-z]{2,}"), REMOVED),
@@ -72,6 +67,14 @@ _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\+\d[\d ()-]{8,}\d"), REMOVED),
     # Base64 in one piece: vectors, keys, signatures, sealed records
     (re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{40,}={0,2}"), REMOVED),
+    # name=value, name: value, "name": "value with spaces"; last: the others know unquoted spaces
+    (
+        re.compile(
+            rf"""(?i)(["']?\b(?:{_SPOKEN})\b["']?\s*[=:]\s*)"""
+            r"""("[^"]*"|'[^']*'|(?:\[removed\]|[^\s,;}\])])+)"""
+        ),
+        rf"\1{REMOVED}",
+    ),
 )
 _IDENTIFIER: Final = re.compile(
     r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
