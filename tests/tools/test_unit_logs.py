@@ -1,7 +1,13 @@
 """Lines of `journalctl --output=json` as systemd 252 prints them."""
 
 import json
+import os
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from tools.palmctl.main import main
 from tools.palmctl.unit_logs import LogLine, read_line
 
 
@@ -32,3 +38,17 @@ def test_what_is_no_line_is_none() -> None:
         '{"MESSAGE": "an endless level", "PRIORITY": 1e999, "__REALTIME_TIMESTAMP": "1"}',
     ):
         assert read_line(text) is None
+
+
+def test_why_journalctl_shows_nothing_is_its_own_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "journalctl"
+    program.write_text("#!/bin/sh\necho 'Failed to parse timestamp: yesterdya' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("tools.palmctl.unit_logs.BOOTED", tmp_path)
+    done = CliRunner().invoke(main, ["logs", "--since", "yesterdya", "--json"])
+    assert done.exit_code == 1
+    error = json.loads(done.stdout)["error"]
+    assert "(Failed to parse timestamp: yesterdya); correct --since" in error["message"]

@@ -1,6 +1,7 @@
 """The daemons' log as journald keeps it, and clear words where there is no journald."""
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from tools.palmctl.errors import LogsUnavailable, NoJournal
 UNITS = ("palmd", "palm-syncd")
 BOOTED = Path("/run/systemd/system")
 JOURNALS = (Path("/run/log/journal"), Path("/var/log/journal"))
+_MOST_CHARACTERS = 500
 _OWN_LEVELS = {"CRITICAL": "crit", "ERROR": "err", "WARNING": "warning"}
 _LEVELS = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 
@@ -42,15 +44,21 @@ def journalctl(units: Sequence[str], *options: str) -> list[str]:
 @contextmanager
 def following(command: Sequence[str]) -> Iterator[Iterator[LogLine]]:
     """The lines of a `journalctl --output=json` command while it runs; ended with the block."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        lines = process.stdout or ()
-        yield (line for text in lines if (line := read_line(text)) is not None)
-        if process.wait() != 0:
-            raise LogsUnavailable("journalctl failed; run this as root, or as a member of systemd-journal")
-    finally:
-        process.terminate()
-        process.wait()
+    with os.fdopen(os.memfd_create("complaints"), "w+") as complaints:  # in memory: a disk may be full
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
+        try:
+            lines = process.stdout or ()
+            yield (line for text in lines if (line := read_line(text)) is not None)
+            if process.wait() != 0:
+                complaints.seek(0)
+                why = complaints.readline(_MOST_CHARACTERS).strip() or f"it ended with {process.returncode}"
+                raise LogsUnavailable(
+                    f"journalctl failed ({why}); correct --since, or run this as root or as a member of "
+                    "systemd-journal"
+                )
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def read_line(text: str) -> LogLine | None:
