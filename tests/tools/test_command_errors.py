@@ -293,6 +293,30 @@ def test_a_passage_is_shown_although_its_trace_finds_the_disk_full(
     assert (done.exit_code, "accept MATCH" in done.stdout) == (1, True), done.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench --passages 0",
+        "bench --templates 0",
+        "bench --start-templates 0",
+        "bench cloud --requests 0",
+        "bench cloud --batches 0",
+        "bench cloud --devices 1",
+        "bench cloud --templates 0",
+        "bench device --passages 0",
+        "bench device --beside-templates 0",
+        "bench link --requests 0",
+        "bench strangers --seconds 0",
+        "bench strangers --connections 0",
+        "bench strangers --devices 1",
+    ],
+)
+def test_a_bench_of_too_little_is_refused_before_it_begins(words: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert done.exit_code == 2
+    assert "not in the range" in done.stderr
+
+
 def test_figures_have_a_place_before_they_are_measured_and_are_shown_before_they_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

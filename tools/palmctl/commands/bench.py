@@ -47,9 +47,21 @@ def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None
     added_by=dict.fromkeys(("cloud", "device", "link", "strangers"), RIG),
     invoke_without_command=True,
 )
-@click.option("--templates", default=10_000, show_default=True, help="Gallery size for the verdict latency.")
-@click.option("--passages", default=100, show_default=True, help="Palms to show.")
-@click.option("--start-templates", default=100_000, show_default=True, help="Gallery size for the start.")
+@click.option(
+    "--templates",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Gallery size for the verdict latency.",
+)
+@click.option("--passages", type=click.IntRange(1), default=100, show_default=True, help="Palms to show.")
+@click.option(
+    "--start-templates",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Gallery size for the start.",
+)
 @outputs
 @click.pass_context
 def bench(

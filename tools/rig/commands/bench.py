@@ -10,10 +10,26 @@ from tools.palmctl.commands.bench import outputs, report_figures
 
 
 @click.command()
-@click.option("--requests", default=10_000, show_default=True, help="Requests of each kind to compare.")
-@click.option("--batches", default=20, show_default=True, help="Batches of 100 verdicts.")
-@click.option("--devices", default=1000, show_default=True, help="Devices that wait at once.")
-@click.option("--templates", default=100_000, show_default=True, help="Templates of the snapshot.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1000),
+    default=10_000,
+    show_default=True,
+    help="Requests of each kind to compare.",
+)
+@click.option(
+    "--batches", type=click.IntRange(1), default=20, show_default=True, help="Batches of 100 verdicts."
+)
+@click.option(
+    "--devices", type=click.IntRange(2), default=1000, show_default=True, help="Devices that wait at once."
+)
+@click.option(
+    "--templates",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Templates of the snapshot.",
+)
 @outputs
 def cloud(
     *, requests: int, batches: int, devices: int, templates: int, out: Path | None, as_json: bool
@@ -33,9 +49,23 @@ def cloud(
 
 
 @click.command()
-@click.option("--seconds", default=5.0, show_default=True, help="How long each situation is looked at.")
-@click.option("--connections", default=2500, show_default=True, help="Connections that say nothing.")
-@click.option("--devices", default=2000, show_default=True, help="Devices that wait at once.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=5.0,
+    show_default=True,
+    help="How long each situation is looked at.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    default=2500,
+    show_default=True,
+    help="Connections that say nothing.",
+)
+@click.option(
+    "--devices", type=click.IntRange(2), default=2000, show_default=True, help="Devices that wait at once."
+)
 @outputs
 def strangers(*, seconds: float, connections: int, devices: int, out: Path | None, as_json: bool) -> None:
     """Measure what others notice of the reference server while it is attacked.
@@ -53,7 +83,13 @@ def strangers(*, seconds: float, connections: int, devices: int, out: Path | Non
 
 
 @click.command()
-@click.option("--requests", default=500, show_default=True, help="Requests, each with its verdict.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Requests, each with its verdict.",
+)
 @outputs
 def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     """Measure the cable: codec, request to verdict, mail, damaged pieces, cuts.
@@ -79,8 +115,20 @@ def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     show_default=True,
     help="Gallery size to start with; may be given several times. A million takes ten minutes to make.",
 )
-@click.option("--passages", default=150, show_default=True, help="Palms to show in each situation.")
-@click.option("--beside-templates", default=100_000, show_default=True, help="Gallery size of the passages.")
+@click.option(
+    "--passages",
+    type=click.IntRange(1),
+    default=150,
+    show_default=True,
+    help="Palms to show in each situation.",
+)
+@click.option(
+    "--beside-templates",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Gallery size of the passages.",
+)
 @click.option("--start-only", is_flag=True, help="Measure start and memory, and nothing else.")
 @outputs
 def device(
