@@ -163,12 +163,26 @@ hands = ["L", "L"]
         ("https://cloud.example/v1", "a path"),
         ("https://[::1", "not a URL"),
         ("https://cloud.example:port", "not a URL"),
+        ("https://cloud..example", "neither a name nor an address"),
+        ("https://cloud. example", "neither a name nor an address"),
+        (f"https://{'a' * 64}.example", "neither a name nor an address"),
+        ("https://xn--.example", "neither a name nor an address"),
     ],
 )
 def test_urls_that_are_refused_without_being_repeated(tmp_path: Path, url: str, words: str) -> None:
     (found,) = problems(tmp_path, f'{SMALLEST}\n[cloud]\nurl = "{url}"\n')
     assert words in found
     assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["cloud.example.", "cloud_1", "münchen.example", "xn--mnchen-3ya.example", "10.0.0.7", "[fe80::1%eth0]"],
+)
+def test_names_and_addresses_are_hosts(tmp_path: Path, host: str) -> None:
+    config = load(tmp_path, f'{SMALLEST}\n[cloud]\nurl = "https://{host}:8443"\n')
+    assert config.cloud is not None
+    assert config.cloud.url == f"https://{host}:8443"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8710", "http://[::1]:8710", "http://localhost:8710"])
