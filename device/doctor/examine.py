@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from device.doctor import board, cable, camera, installation, running, service
-from device.doctor.case import Case, Finding, not_checked, skip, warn
+from device.doctor.case import Case, Finding, fail, not_checked, skip, warn
 from device.doctor.sandbox import sandbox
 from link1.errors import is_not_permitted, reason_of
 
@@ -60,7 +60,7 @@ def _carried_out(name: str, case: Case) -> Finding:
         if is_not_permitted(error):
             return not_checked(_reason(error))
         if isinstance(error, OSError):
-            return skip(f"could not look: {_reason(error)}", "see `dmesg` for errors of the disk")
+            return fail(f"could not look: {_reason(error)}", "see `dmesg` for errors of the disk")
         return warn(
             f"the check itself failed: unexpected {type(error).__name__}",
             "report it with: palmctl support-bundle FILE.tar.gz",

@@ -204,6 +204,18 @@ def test_encrypted_keys_that_do_not_open_on_this_board(device: Device, case: Cas
     assert "the TPM that encrypted it" in found.todo and "factory-reset" in found.todo
 
 
+def test_a_state_directory_that_cannot_be_looked_at_is_a_fault(device: Device) -> None:
+    state = device.config.device.state_dir
+    state.rename(state.with_name("elsewhere"))
+    state.symlink_to(state)  # no user can follow it, as none can read a card that fails
+    words = ["doctor", "storage", "ownership", "--json", "--config", str(device.board.config_path)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    findings = json.loads(done.stdout)["findings"]
+    assert {finding["result"] for finding in findings} == {"fail"}
+    assert all("could not look" in finding["detail"] for finding in findings)
+
+
 def test_a_cable_that_is_not_there(case: Case) -> None:
     found = cable(case)
     assert found.result is CheckResult.FAIL and "absent" in found.detail and "plug" in found.todo
