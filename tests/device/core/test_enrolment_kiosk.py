@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +129,51 @@ def test_the_terms_are_read_and_answered_on_a_terminal(kiosk: Kiosk, said: str, 
     assert program.wait(WITHIN_S) == code
     os.close(master)
     assert len(kiosk.service.bodies) == 1 - code
+
+
+def test_the_guidance_takes_the_place_of_the_one_before_on_a_narrow_terminal(kiosk: Kiosk) -> None:
+    kiosk.service.redeem = redeemed(hands_required=["L"])
+    master, slave = pty.openpty()
+    columns = 40
+    termios.tcsetwinsize(slave, (24, columns))
+    command = [sys.executable, "-m", "tools.palmctl.main", "enrol", "--code", "4F7K-9QRT"]
+    command += ["--accept-terms", "v1", "--config", str(kiosk.device.board.config_path)]
+    program = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "vt100"}
+    )
+    os.close(slave)
+    shown = read_until(master, "Mostre a palma esquerda")
+    kiosk.person.shows("L")
+    shown += read_until(master, "Pronto!")
+    assert program.wait(WITHIN_S) == 0
+    os.close(master)
+    assert shown.count("Mostre a palma esquerda") > 1
+    assert rows_of(shown, columns)[0] == "Pronto!"
+
+
+def rows_of(shown: str, columns: int) -> list[str]:
+    """What a terminal has on its screen (ECMA-48: cursor up, erase in display and in line)."""
+    rows, row, column = [""], 0, 0
+    for number, command, letter in re.findall(r"\x1b\[(\d*)([A-Za-z])|(.)", shown, re.DOTALL):
+        match command or letter:
+            case "A" if command:
+                row -= int(number)
+            case "J" if command:
+                rows[row:] = [rows[row][:column]]
+            case "K" if command:
+                rows[row] = ""
+            case "\r":
+                column = 0
+            case "\n":
+                row += 1
+            case _ if letter:
+                if column == columns:
+                    row, column = row + 1, 0
+                rows += [""] * (row + 1 - len(rows))
+                rows[row] = rows[row][:column].ljust(column) + letter + rows[row][column + 1 :]
+                column += 1
+        rows += [""] * (row + 1 - len(rows))
+    return rows
 
 
 def read_until(terminal: int, text: str) -> str:

@@ -4,6 +4,7 @@ The terms are read and accepted here; the guidance is one line that changes.
 """
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -37,6 +38,7 @@ _ASK_EVERY_S: Final = 5.0
 _OVER = frozenset({"idle", "done", "review", "failed"})
 _YES: Final = {"pt-BR": "aceito", "en": "accept"}
 _WIDEST: Final = 88
+_UNKNOWN_COLUMNS: Final = 80
 
 
 @click.command()
@@ -259,7 +261,7 @@ class EnrolmentTerminal:
         if text == self._line:
             return
         if self._live:
-            click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+            click.echo(f"{_back_over(self._line)}{text}", nl=False, err=True)
         else:
             self._tell(text)
         self._line = text
@@ -268,3 +270,10 @@ class EnrolmentTerminal:
         if self._live and self._line:
             click.echo("", err=True)
         self._line = ""
+
+
+def _back_over(line: str) -> str:
+    """To the beginning of `line`, which may fill several rows of the terminal, with nothing after it."""
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns or _UNKNOWN_COLUMNS
+    rows_above = max(0, len(line) - 1) // columns
+    return (f"\x1b[{rows_above}A" if rows_above else "") + "\r\x1b[J"
