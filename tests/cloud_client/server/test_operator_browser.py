@@ -1,5 +1,6 @@
 """The operator's page in a real browser: with and without script, light and dark, wide and narrow."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud_client.reference_server.web.admin import operator_page
+from tests.until import until
 from tools.rig.browser import Tab, browsing, find_chromium
 from tools.rig.pictures.screenshots import PAGES, sign_in, staged_server
 
@@ -84,6 +86,28 @@ def test_a_page_keeps_itself_current(tab: Tab, staged: tuple[str, str]) -> None:
     assert "Not current" in tab.value(
         "getComputedStyle(document.querySelector('.fresh'), '::before').content"
     )
+
+
+SIGN_IN_AGAIN = """(async () => {
+  const send = (path, fields) => fetch(path, { method: "POST", body: new URLSearchParams(fields) });
+  await send("/operator/sign-out", { form_token: document.querySelector("[name=form_token]").value });
+  await send("/operator/sign-in", { api_key: %s });
+})()"""
+"""As in another tab of the same browser."""
+
+
+def test_a_page_follows_a_new_visit_of_its_browser(tab: Tab, staged: tuple[str, str]) -> None:
+    """The tenant, the key and the button that signs out are those of what is shown."""
+    url, api_key = staged
+    tab.show(width=1280, height=900)
+    sign_in(tab, url, api_key)
+    token = "document.querySelector('[name=form_token]')?.value"
+    before = tab.value(token)
+    tab.value(SIGN_IN_AGAIN % json.dumps(api_key))
+    tab.value("void refresh()")
+    until(lambda: tab.value(token) not in (None, before))
+    tab.submit("form.out")
+    assert tab.value("location.pathname") == "/operator/sign-in"
 
 
 def test_dark_is_dark(tab: Tab, staged: tuple[str, str]) -> None:

@@ -11,6 +11,9 @@ function localize() {
   }
 }
 
+// Of the visit that a page was made for. Signing in again, in another tab, is another one: another key perhaps.
+const visit = (page) => page.querySelector("[name=form_token]")?.getAttribute("value");
+
 async function refresh() {
   if (document.hidden || getSelection().toString()) return;
   try {
@@ -18,6 +21,7 @@ async function refresh() {
     if (answer.redirected) return location.reload(); // signed out meanwhile
     if (!answer.ok) throw new Error(String(answer.status));
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (visit(fresh) !== visit(document)) return location.reload();
     const old = document.querySelector("main");
     if (old.contains(document.activeElement) && document.activeElement !== old) return;
     old.replaceWith(fresh.querySelector("main"));
