@@ -148,13 +148,17 @@ def test_every_answer_is_guarded(desk: Desk) -> None:
     assert desk.get("/operator/static/..%2fviews.py").status_code == 404
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8711", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8711", "127.0.0.1.evil.example", "10.0.0.1", "[", ""]
+)
 def test_only_this_machines_names_are_answered(cloud: Cloud, host: str) -> None:
     assert Desk(cloud).get("/metrics", headers={"Host": host}).status_code == 421
     assert Desk(cloud, local=False).get("/healthz", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8711", "127.0.0.1", "[::1]:8711", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8711", "127.0.0.1", "127.0.0.2:8711", "[::1]:8711", "[::1]"]
+)
 def test_this_machines_names(desk: Desk, host: str) -> None:
     assert desk.get("/healthz", headers={"Host": host}).status_code == 200
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cloud_client.contract import is_loopback
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.async_store import AsyncStore
@@ -26,7 +27,6 @@ from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operation import Operation
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -125,7 +125,7 @@ def _guarded(app: ASGIApp, *, local: bool) -> Callable[[Scope, Receive, Send], A
                 ]
             await send(message)
 
-        if local and _host_name(scope) not in _LOOPBACK_NAMES:
+        if local and not is_loopback(_host_name(scope)):
             refusal = Response("this address answers to its own names only\n", 421, media_type="text/plain")
             await refusal(scope, receive, send_with_headers)
             return
@@ -139,4 +139,5 @@ def _host_name(scope: Scope) -> str:
     if len(hosts) != 1:
         return ""
     name, colon, port = hosts[0].lower().rpartition(":")
-    return name if colon and port.isdecimal() else hosts[0].lower()
+    host = name if colon and port.isdecimal() else hosts[0].lower()
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
