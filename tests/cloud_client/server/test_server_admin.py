@@ -288,6 +288,23 @@ def test_the_pages_show_what_is_there_and_nobody(desk: Desk, tenant: Tenant, par
     assert "No device is registered yet" in other.page("/operator/devices")
 
 
+def test_a_device_that_has_stopped_needs_a_look(own_cloud: Cloud) -> None:
+    """It still talks to the service and lacks no delta, but no head has reached it for over six hours."""
+    desk, tenant = Desk(own_cloud), own_cloud.new_tenant()
+    device = tenant.device("gate-1")
+    device.get("/v1/gallery/deltas?epoch=1&after_seq=0")
+    desk.sign_in(tenant.partner().api_key)
+    assert "None: every active device is in touch" in desk.page("/operator")
+    own_cloud.clock.forward(s=6 * 3600 + 1)
+    device.get("/v1/devices/self/status")
+    desk.sign_in(tenant.partner().api_key)
+    overview = desk.page("/operator")
+    assert "stopped" in desk.page("/operator/devices")
+    assert "None: every active device is in touch" not in overview
+    assert "0<small> of 1</small></span> <span>devices in touch and in step" in overview
+    assert "recognizes no one" in overview
+
+
 def test_pages_follow_one_another(desk: Desk, tenant: Tenant, partner: Partner) -> None:
     device = tenant.device()
     device.upload(*({"signed_verdict": device.verdict()} for _ in range(60)))

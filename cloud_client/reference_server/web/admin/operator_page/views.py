@@ -105,7 +105,8 @@ def tenant_name(tx: Tx, environment: Environment) -> str:
 _DEVICES = """FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
               WHERE d.tenant_id = :tenant_id AND d.livemode = :livemode"""
 _UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
-               OR d.kind = 'access' AND (d.acked_epoch <> s.epoch OR d.acked_seq < s.seq))"""
+               OR d.kind = 'access' AND (d.acked_epoch <> s.epoch OR d.acked_seq < s.seq
+                                         OR d.synced_ms < :stopped_ms))"""
 
 
 def devices(
@@ -141,7 +142,8 @@ def device_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, in
 
 
 def _since(environment: Environment, now_ms: int, *, unwell: bool) -> dict[str, Any]:
-    return environment.params | ({"out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS} if unwell else {})
+    since = {"out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS, "stopped_ms": now_ms - GALLERY_TTL_MS}
+    return environment.params | (since if unwell else {})
 
 
 def _device_line(row: Row, now_ms: int, offline_ms: int) -> DeviceLine:
