@@ -9,6 +9,7 @@ import pytest
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.envelope import Role
+from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.validator.desk import STALE
 from link1.validator.end import ValidatorEnd
 from tests.tools.conform_ends import (
@@ -48,6 +49,34 @@ def test_an_end_that_resets_before_it_is_met_passes(
     """RST comes every 500 ms while nobody is there, and so in the first session that a rule begins."""
     for first in ("handshake.unknown_key", "handshake.wrong_key", "decision.full", "message.sent", "session"):
         assert not_passed(findings_of(make(), first, alone_ms=alone_ms)) == {}
+
+
+class ChangesItsCounts(SimulatedValidator):
+    """Every message begins as the last of four fragments and goes on as the first of two."""
+
+    _frames = FrameDecoder()
+    _taken = 0
+
+    def data_to_send(self, now_ms: int) -> bytes:
+        data = super().data_to_send(now_ms)
+        self._taken = len(data)
+        return b"".join(self._changed(frame) for frame in self._frames.feed(data))
+
+    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[Any]:
+        del count, in_port
+        return super().sent(self._taken, now_ms)
+
+    def _changed(self, frame: Frame) -> bytes:
+        if frame.kind is not FrameKind.DATA:
+            return encode_frame(frame)
+        last = replace(frame, index=3, count=4)
+        return encode_frame(last) + encode_frame(replace(frame, index=0, count=2, payload=bytes(1024)))
+
+
+def test_an_end_that_changes_the_count_of_fragments_fails_and_the_test_goes_on() -> None:
+    findings = findings_of(validator(desk=ChangesItsCounts), "handshake")
+    assert len(findings) > 5
+    assert {finding.result for finding in findings} == {RuleResult.FAIL}
 
 
 class KeepsRevokedSession(DeviceEnd):

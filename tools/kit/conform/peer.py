@@ -71,7 +71,7 @@ class ConformancePeer:
     _decoder: FrameDecoder = field(default_factory=FrameDecoder)
     _next_mid: dict[int, int] = field(default_factory=dict)
     _expected: dict[int, int] = field(default_factory=dict)
-    _parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    _parts: dict[int, dict[int, Frame]] = field(default_factory=dict)
     _last_sent_ms: int = 0
 
     # ---- sessions
@@ -288,14 +288,16 @@ class ConformancePeer:
                 self.frame(FrameKind.ACK, chan=frame.chan, mid=frame.mid)
             return None
         parts = self._parts.setdefault(frame.chan, {})
-        parts[frame.index] = frame.payload
+        if any(part.count != frame.count for part in parts.values()):
+            return None  # dropped whole, as any end drops it
+        parts[frame.index] = frame
         if len(parts) < frame.count:
             return None
         del self._parts[frame.chan]
         if self.auto_ack:
             self._expected[frame.chan] = expected + 1
             self.frame(FrameKind.ACK, chan=frame.chan, mid=frame.mid)
-        return b"".join(parts[index] for index in range(frame.count))
+        return b"".join(parts[index].payload for index in range(frame.count))
 
     def _read(self, data: bytes) -> tuple[str, JsonObject]:
         """Type and body of a message; what is not RFC 8785 of an envelope is noted for the rule on that."""
