@@ -57,8 +57,8 @@ class ChangesItsCounts(SimulatedValidator):
     _frames = FrameDecoder()
     _taken = 0
 
-    def data_to_send(self, now_ms: int) -> bytes:
-        data = super().data_to_send(now_ms)
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        data = super().data_to_send(now_ms, max_bytes)
         self._taken = len(data)
         return b"".join(self._changed(frame) for frame in self._frames.feed(data))
 
