@@ -89,6 +89,15 @@ def test_the_monitor_reads_captures_and_makes_them(tmp_path: Path) -> None:
     assert kept == [(p.direction, p.data) for p in golden_packets() if p.direction is Direction.FROM_DEVICE]
 
 
+def test_a_capture_is_not_written_over_itself(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "c.pcap", golden_packets())
+    before = path.read_bytes()
+    words = ["link", "monitor", "--file", str(path), "--pcap", str(path)]
+    done = subprocess.run([*PALMCTL, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, "would be emptied" in done.stderr) == (2, True)
+    assert path.read_bytes() == before
+
+
 def test_the_monitor_stands_in_the_cable(tmp_path: Path) -> None:
     """Two virtual cables joined by it: what one end says arrives at the other, and is on record."""
     capture = tmp_path / "c.pcap"

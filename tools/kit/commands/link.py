@@ -79,6 +79,8 @@ def monitor(
 
     if (port is None) == (capture is None) or (through is not None and (port is None or sender is not None)):
         raise click.UsageError("give PORT, PORT with --through, or --file")
+    if capture and pcap and str(capture) != "-" and pcap.exists() and pcap.samefile(capture):
+        raise click.UsageError("--pcap is the file that --file reads, and would be emptied: name another one")
     direction = Direction[f"FROM_{sender.upper()}"] if sender else Direction.UNKNOWN
     try:
         with ExitStack() as stack:
