@@ -169,11 +169,12 @@ def test_passages_are_reported_one_line_each_and_counters_survive(tmp_path: Path
     assert [line["why"] for line in lines if line.get("event") == "verdict_not_acted_on"] == ["old_seq"]
 
 
-def test_without_a_device_at_the_other_end_it_is_exit_3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passages", [("--passages", "1"), ()])
+def test_without_a_device_at_the_other_end_it_is_exit_3(tmp_path: Path, passages: tuple[str, ...]) -> None:
     shown = palmctl(
         *("dbd", "simulate", "--port", str(tmp_path / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64),
         *("--key-file", str(tmp_path / "k"), "--generate", "--dbd-id", "d", "--gate-id", "g"),
-        *("--passages", "1", "--timeout-s", "0.3", "--json"),
+        *(*passages, "--timeout-s", "0.3", "--json"),
     )
     assert shown.returncode == 3
     (line,) = [json.loads(text) for text in shown.stdout.splitlines()]
@@ -312,6 +313,26 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
         str(tmp_path / "no"),
     )
     assert bad_policy.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("server", "api_key", "said"),
+    [
+        ("http://cloud.example", "svc_test_k", "plain http is accepted for a loopback address only"),
+        ("http://a:b:c", "svc_test_k", "https://host[:port]"),
+        ("cloud.example", "svc_test_k", "https://host[:port]"),
+        ("http://127.0.0.1:9", "", "stdin holds no API key"),
+        ("http://127.0.0.1:9", "chav\u00e9", "stdin holds no API key"),
+    ],
+)
+def test_an_api_key_goes_to_the_service_alone(tmp_path: Path, server: str, api_key: str, said: str) -> None:
+    shown = palmctl(
+        *("dbd", "simulate", "--port", str(tmp_path / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64),
+        *("--key-file", str(tmp_path / "k"), "--generate", "--dbd-id", "d", "--gate-id", "g"),
+        *("--server", server, "--api-key-stdin", "--timeout-s", "0.3"),
+        input=api_key,
+    )
+    assert (shown.returncode, said in shown.stderr) == (2, True), shown.stderr
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])

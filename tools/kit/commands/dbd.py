@@ -140,8 +140,9 @@ def simulate(
         done = asyncio.run(_run(simulator, timeout_s))
     except FormatError as error:
         raise click.ClickException(str(error)) from None
-    if passages is not None and not done:
-        click.echo(f"palmctl: ended before {passages} passages were decided", err=True)
+    if not done and (passages is not None or (timeout_s is not None and not simulator.met_device)):
+        what = "no device was met" if passages is None else f"ended before {passages} passages were decided"
+        click.echo(f"palmctl: {what}", err=True)
         sys.exit(1 if simulator.met_device else 3)
 
 
@@ -286,16 +287,22 @@ def _counts(summary: dict[str, int]) -> str:
 def _office(server: str | None, api_key_stdin: bool) -> "OfficeAccess | None":
     if server is None and not api_key_stdin:
         return None
+    from cloud_client.client import ServerAddress
+    from cloud_client.errors import ServerAddressError
     from tools.kit.simulate.mail_carrier import OfficeAccess
 
     if server is None or not api_key_stdin:
         raise click.UsageError("--server and --api-key-stdin belong together")
     from tools.palmctl.standard_input import secret_line
 
+    try:
+        url = ServerAddress.parse(server).origin
+    except ServerAddressError as error:
+        raise click.BadParameter(str(error), param_hint="--server") from None
     api_key = secret_line("API key")
-    if not api_key:
+    if not api_key or not api_key.isascii():
         raise click.UsageError("stdin holds no API key")
-    return OfficeAccess(server, api_key)
+    return OfficeAccess(url, api_key)
 
 
 def _load_key(path: Path, generate: bool) -> "SigningKey":
