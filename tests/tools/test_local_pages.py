@@ -168,6 +168,12 @@ def test_what_the_person_does_reaches_the_core_and_nothing_else_does(page: Local
     assert core.asked == [("enrolment.begin", {"short_code": "4F7K-9QRT"})]
 
 
+def test_terms_of_every_name_are_asked_for_by_it(page: LocalPage, core: Core) -> None:
+    """A colon belongs to the names of the contract, and comes encoded."""
+    assert ask(page, "terms?version=2026%3A1&language=pt-BR").status == 200
+    assert core.asked == [("enrolment.terms", {"terms_version": "2026:1", "language": "pt-BR"})]
+
+
 def test_a_picture_comes_with_what_was_seen_in_it(page: LocalPage) -> None:
     answer = ask(page, "frame")
     assert (answer.status, answer.read()) == (200, JPEG)

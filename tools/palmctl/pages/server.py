@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 4096
@@ -177,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Reply(status=refused, kind="text/plain"))
             return
         if method == "GET":
-            members = dict(part.partition("=")[::2] for part in query.split("&") if part)
+            members = dict(parse_qsl(query, keep_blank_values=True))
         self._send(self.local.answer(method, name, members))
 
     def _read_body(self, members: dict[str, Any]) -> HTTPStatus | None:
