@@ -2,7 +2,7 @@
 const $ = (id) => document.getElementById(id);
 const CODE_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const BACK_HOME_MS = 15000;
-// A half-typed code opens a session, and the next person need not see it.
+// A half-typed code opens a session, and the next person need not see it, nor the language of the one before.
 const KEYPAD_MS = 60000;
 // After these the keypad comes back with what was typed: the likely cause is a wrong letter.
 const MISTYPED = ["enrollment_session_invalid", "not_a_code"];
@@ -81,7 +81,7 @@ function draw(anew) {
     document.querySelector("footer p").textContent = word("privacy");
     clearTimeout(homeTimer);
     if (["done", "review", "failed"].includes(step)) homeTimer = setTimeout(leave, BACK_HOME_MS);
-    if (step === "keypad") homeTimer = setTimeout(leave, KEYPAD_MS);
+    if (step === "keypad" || (step === "idle" && language !== all.languages[0])) homeTimer = setTimeout(leave, KEYPAD_MS);
     const first = step === "keypad" ? $("code") : $("screen");
     first.focus({ preventScroll: true });
   }
@@ -185,12 +185,12 @@ function keypad() {
 
 async function consent(state, screen) {
   typed = "";
-  const accept = $("accept");
+  const accept = $("accept"), article = $("terms");
   accept.disabled = true;
   const answer = await fetch(`terms?version=${encodeURIComponent(state.terms_version)}&language=${language}`);
-  if (!answer.ok) { await post("cancel"); return; }
-  const terms = await answer.json(), article = $("terms");
-  if (!article) return;
+  const terms = answer.ok ? await answer.json() : null;
+  if (!article.isConnected) return;  // drawn again meanwhile, in another language
+  if (!terms) { await post("cancel"); return; }
   const add = (parent, tag, text, name) => { const made = document.createElement(tag); made.textContent = text; if (name) made.className = name; parent.append(made); return made; };
   article.lang = terms.language;
   add(article, "h3", terms.title).id = "terms-title";
@@ -211,7 +211,7 @@ async function consent(state, screen) {
   accept.addEventListener("click", async () => {
     accept.disabled = true;
     const more = [...screen.querySelectorAll("#optional input:checked")].map((box) => box.name);
-    await post("accept", { terms_version: terms.terms_version, purposes: [...terms.required, ...more] });
+    if (await post("accept", { terms_version: terms.terms_version, purposes: [...terms.required, ...more] })) accept.disabled = false;
   });
 }
 
