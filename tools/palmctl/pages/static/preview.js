@@ -2,6 +2,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = ["sharpness", "exposure", "coverage", "pose", "occlusion", "motion"];
+const LOST_MS = 2000, BETWEEN_MS = 50;
 const HINTS = {
   show_hand: "Show a palm to the camera", closer: "Come a little closer", farther: "Move the hand a little back",
   center: "Move the hand to the middle", open_hand: "Open the hand, fingers apart", hold_still: "Hold still",
@@ -12,7 +13,7 @@ const PORTUGUESE = {
   "connecting": "conectando",
   "Camera picture": "Imagem da câmera",
   "What the camera sees now": "O que a câmera vê agora",
-  "no picture from the camera yet": "ainda sem imagem da câmera",
+  "no picture from the camera": "sem imagem da câmera",
   "Quality": "Qualidade",
   "Liveness": "Prova de vida",
   "Time a frame": "Tempo por imagem",
@@ -47,7 +48,7 @@ const PORTUGUESE = {
 };
 const inPortuguese = /^pt\b/i.test(navigator.language);
 const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
-let shown = 0, over = false, ratio = "";
+let shown = 0, over = false, ratio = "", pictureMs = 0;
 
 function translatePage() {
   document.documentElement.lang = inPortuguese ? "pt-BR" : "en";
@@ -147,8 +148,12 @@ async function frames() {
         $("frame").classList.add("seen");
         drawHand(told); drawFacts(told);
         shown += 1; chip("live", "live"); document.body.dataset.shown = shown;
+        pictureMs = performance.now();
       } else if (answer.status === 503) { chip("the core does not answer", "away"); await pause(1000); }
-      else if (answer.status !== 204) { chip("the core refuses, see palmctl status", "away"); await pause(1000); }
+      else if (answer.status === 204) {
+        if (performance.now() - pictureMs > LOST_MS) { chip("no picture from the camera", "away"); $("frame").classList.remove("seen"); }
+        await pause(BETWEEN_MS);  // another tab may be shown one
+      } else { chip("the core refuses, see palmctl status", "away"); $("frame").classList.remove("seen"); await pause(1000); }
     } catch { return end("the preview has ended"); }
   }
 }
