@@ -1,9 +1,10 @@
-"""The two pages of a device in a real browser, over a core that is slow, refuses or has no picture."""
+"""Local pages in a real browser, over a core that is slow, refuses or has no picture, or is another one."""
 
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,9 @@ from models.frames import CameraFrame
 from tests.device.status_makers import some_status
 from tests.tools.test_totem_layouts import HANDS, Screen, step_is
 from tests.until import until
-from tools.palmctl.pages.core_pages import preview_routes, totem_routes
+from tools.palmctl.pages.core_pages import preview_routes, static_files, totem_routes
 from tools.palmctl.pages.server import Answer, LocalPage
+from tools.rig import playground
 from tools.rig.browser import Tab, browsing, find_chromium
 
 CHROMIUM = find_chromium()
@@ -79,7 +81,8 @@ def test_terms_are_shown_once_however_often_the_language_changes_meanwhile() -> 
         assert tab.value("document.querySelector('#terms').lang") == "en"
         # What the terms before were asked for has been answered too: a request behind them has.
         assert tab.value("fetch('terms?version=v1&language=en').then((answer) => answer.status)") == 200
-        assert (count(tab, "#terms h3"), count(tab, "#purposes li"), count(tab, "#optional input")) == (1, 2, 1)
+        shown = [count(tab, selector) for selector in ("#terms h3", "#purposes li", "#optional input")]
+        assert shown == [1, 2, 1]
 
 
 def test_what_was_refused_can_be_accepted_again() -> None:
@@ -101,7 +104,9 @@ def test_what_was_refused_can_be_accepted_again() -> None:
 def test_a_language_that_was_only_chosen_goes_with_the_person() -> None:
     with page_of(totem_routes(Screen())) as tab:
         step_is(tab, "idle")
-        tab.value("{ const wait = setTimeout; setTimeout = (what, ms) => wait(what, ms === 60000 ? 0 : ms); }")
+        tab.value(
+            "{ const wait = setTimeout; setTimeout = (does, ms) => wait(does, ms === 60000 ? 0 : ms); }"
+        )
         tab.value("document.querySelector('#language').click()")
         until(lambda: tab.value("document.documentElement.lang === 'pt-BR'"))
         assert tab.value("document.querySelector('#language').textContent") == "English"
@@ -139,3 +144,12 @@ def test_a_preview_without_pictures_says_so_and_does_not_flood_the_core() -> Non
         assert core.asked - 5 <= 20 * (time.monotonic() - begun_s) + 1
         core.left = core.asked + 1_000
         until(lambda: tab.value(chip) == "live")
+
+
+def test_a_playground_at_an_address_that_is_no_longer_good_says_that_it_has_ended() -> None:
+    """Another playground answers at its port, with another secret."""
+    files = (
+        Path(playground.__file__).parent / "static" / f"playground.{kind}" for kind in ("html", "css", "js")
+    )
+    with page_of(static_files(*files)) as tab:
+        until(lambda: "has ended" in tab.value("document.querySelector('#notice').textContent"))

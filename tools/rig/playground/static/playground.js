@@ -295,10 +295,7 @@ async function news() {
       }
       for (const button of all("[data-pace]")) button.setAttribute("aria-pressed", String(Number(button.dataset.pace) === told.pace));
       notice(told);
-    } catch (error) {
-      if (error instanceof TypeError) { over = true; notice({ state: {} }); return; }
-      throw error;
-    }
+    } catch { over = true; notice({ state: {} }); return; }
     await pause(document.hidden ? 1000 : EVERY_MS);
   }
 }
