@@ -11,7 +11,6 @@ from models.synthesis.person import HandShape
 from models.synthesis.raster import Plane, Points, Window, blurred, smooth_curve
 
 # The average left hand, in hand coordinates.
-_VALLEYS: Final = np.array([[0.27, -0.09], [0.53, -0.12], [0.79, -0.05]])
 _KNUCKLES: Final = np.array([[0.12, 0.06], [0.40, -0.01], [0.66, 0.0], [0.91, 0.10]])
 _FINGER_ANGLES_DEG: Final = np.array([-7.0, -1.0, 6.0, 15.0])
 _FINGER_WIDTHS: Final = np.array([1.0, 1.03, 0.98, 0.86])

@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 COARSE_PX = 112
-COARSE_CELL_PX = 8
 FINE_PX = 96
 FINE_CELL_PX = 4
 POINTS = 5

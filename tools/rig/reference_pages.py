@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from device.config.config import MEMBERS, ConfigMember, defaults_text
+from device.config.config import MEMBERS, defaults_text
 from device.health import NOT_SERVING, HealthWord
 from tools.palmctl.language import marked
 from tools.rig.health_advice import ADVICE
@@ -86,12 +86,6 @@ The daemons read it when they start. An unknown member is an error, never ignore
     parts += ["\n## All defaults\n`palmctl config show --defaults` prints:\n\n"]
     parts += ["```toml\n", defaults_text(), "\n```\n"]
     return "".join(parts)
-
-
-def _default(member: ConfigMember) -> str:
-    if member.default_toml is not None:
-        return f"`{member.default_toml}`"
-    return "required" if member.required else "none"
 
 
 # ---- command line

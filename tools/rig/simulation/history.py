@@ -200,7 +200,6 @@ class History:
     """(visit, life of the core) to the numbers of the verdicts about that hand."""
     visit: int = 0
     incarnation: int = 0
-    uploads_accepted: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     """Refs of verdicts of which the service has lost something, as it was restored from a backup."""
     verdicts_said: int = 0

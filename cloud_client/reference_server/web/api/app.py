@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,7 +63,6 @@ log = logging.getLogger("palm.cloud")
 
 NO_ROUTE = "(no route)"
 ByPath = Mapping[str, Mapping[str, Operation]]
-Charges = Callable[[Caller, Operation, Mapping[str, Any]], list[Charge]]
 
 
 @dataclass(slots=True)
@@ -75,7 +74,6 @@ class Exchange:
     started_s: float
     rate_headers: Mapping[str, str]
     device_surface: bool = False
-    cacheable: bool = False
     retirement: Retirement | None = None
 
 
