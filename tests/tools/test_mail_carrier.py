@@ -87,7 +87,7 @@ class Office:
 
 
 @asynccontextmanager
-async def office(api: Api) -> Any:
+async def office(api: Api, answer: Callable[[httpx.Request], Any] | None = None) -> Any:
     lines: list[dict[str, Any]] = []
     mail = ValidatorMail(SilentEnd())
     carrier = MailCarrier(
@@ -95,7 +95,7 @@ async def office(api: Api) -> Any:
         mail,
         report=lines.append,
         kick=lambda: None,
-        transport=httpx.MockTransport(api.answer),
+        transport=httpx.MockTransport(answer or api.answer),
     )
     task = asyncio.create_task(carrier.run())
     carrier.device_met("dev-1")
@@ -192,6 +192,35 @@ def test_more_than_it_can_hold_is_collected_again_later() -> None:
             api.failing = None
             await here.until(lambda: len(api.asked) > 2)
             assert len(api.submitted) <= MAX_WAITING
+
+    asyncio.run(story())
+
+
+@dataclass
+class SlowApi(Api):
+    """The service takes its time with what it is given."""
+
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer_later(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            self.asked.append(request)
+            await self.may_answer.wait()
+        return self.answer(request)
+
+
+def test_a_queue_that_fills_while_the_service_is_at_work_loses_nothing() -> None:
+    async def story() -> None:
+        api = SlowApi()
+        async with office(api, api.answer_later) as here:
+            here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
+            await here.until(lambda: any(request.method == "POST" for request in api.asked))
+            for seq in range(2, MAX_WAITING + 2):  # with the last one the queue is full and emptied
+                here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
+            for seq in range(1, 4):  # and the device is asked for everything again
+                here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
+            api.may_answer.set()
+            await here.until(lambda: api.submitted == [1, 1, 2, 3])
 
     asyncio.run(story())
 

@@ -160,8 +160,9 @@ class MailCarrier:
                 headers={"Idempotency-Key": secrets.token_hex(16)},
             )
             result = _expect_ok(answer)
-            for _ in batch:
-                self._outgoing.popleft()
+            for sent in batch:
+                if self._outgoing and self._outgoing[0] is sent:  # else the queue was emptied meanwhile
+                    self._outgoing.popleft()
             self._report(
                 {
                     "event": "mail_out",
