@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ from cloud_client.reference_server.web.listening.connections import (
     places,
     raise_descriptor_limit,
 )
+from link1.errors import reason_of
 
 log = logging.getLogger("palm.cloud")
 
@@ -198,6 +200,17 @@ class ServeOptions:
         """OperatorError for what must not be served."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OperatorError("--tls-cert and --tls-key go together: give both or none")
+        if self.tls_cert is not None:
+            try:
+                # Without a password OpenSSL would ask for one, on a terminal that a service does not have.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    self.tls_cert, self.tls_key, password=lambda: ""
+                )
+            except OSError as error:
+                raise OperatorError(
+                    f"--tls-cert and --tls-key cannot be used ({reason_of(error)}): give the certificate "
+                    "and the key that belongs to it, which needs no password, both in PEM form"
+                ) from error
         for host in (self.host, LOOPBACK if self.admin is None else self.admin.host):
             if not (self.tls_cert or self.behind_tls_proxy or is_loopback(host)):
                 raise OperatorError(

@@ -19,10 +19,16 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 from cloud_client.http_signature import new_nonce, sign_request
@@ -40,6 +46,7 @@ from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
 from tests.until import until
+from tools.palmctl.main import main
 
 pytestmark = on_sqlite
 
@@ -359,6 +366,23 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     (folder / "key.pem").write_bytes(pem)
     (folder / "cert.pem").write_bytes(built.sign(key, SHA256()).public_bytes(Encoding.PEM))
     return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize("fault", ["not PEM", "another's key", "a key with a password"])
+def test_a_certificate_that_cannot_be_served_with_is_named(tmp_path: Path, fault: str) -> None:
+    """At once and in words: OpenSSL would ask a terminal for the password."""
+    certificate, key = _certificate(tmp_path)
+    if fault == "not PEM":
+        certificate.write_text("no certificate")
+    else:
+        other, locked = ec.generate_private_key(ec.SECP256R1()), fault == "a key with a password"
+        lock = BestAvailableEncryption(b"secret") if locked else NoEncryption()
+        key.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+    words = ["cloud", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
+    done = CliRunner().invoke(main, [*words, "--tls-cert", str(certificate), "--tls-key", str(key)])
+    assert done.exit_code == 1
+    assert "--tls-cert and --tls-key cannot be used" in done.stderr
+    assert "doctor" not in done.stderr
 
 
 def test_with_tls(tmp_path: Path) -> None:
