@@ -52,7 +52,15 @@ def test_a_capture_reads_as_it_was_written(tmp_path: Path) -> None:
         assert list(read_pcap(file)) == packets
 
 
-@pytest.mark.parametrize("damage", [lambda d: d[:10], lambda d: b"\x00" * 24 + d[24:], lambda d: d[:-1]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d[:10],
+        lambda d: b"\x00" * 24 + d[24:],
+        lambda d: d[:20] + (1).to_bytes(4, "little") + d[24:],  # a capture of Ethernet
+        lambda d: d[:-1],
+    ],
+)
 def test_a_file_that_is_no_capture_is_refused(tmp_path: Path, damage: Any) -> None:
     data = write_pcap(tmp_path / "c.pcap", golden_packets()[:2]).read_bytes()
     with pytest.raises(FormatError):

@@ -168,6 +168,14 @@ def test_what_the_person_does_reaches_the_core_and_nothing_else_does(page: Local
     assert core.asked == [("enrolment.begin", {"short_code": "4F7K-9QRT"})]
 
 
+@pytest.mark.parametrize(("after", "asked"), [("3", 3), ("", 0), ("x", 0), ("-1", 0), ("9" * 16, 0)])
+def test_the_state_is_asked_for_after_the_one_that_the_page_has(
+    page: LocalPage, core: Core, after: str, asked: int
+) -> None:
+    assert ask(page, f"state?after={after}").status == 200
+    assert core.asked == [("enrolment.state", {"after": asked, "wait_ms": 10_000})]
+
+
 def test_terms_of_every_name_are_asked_for_by_it(page: LocalPage, core: Core) -> None:
     """A colon belongs to the names of the contract, and comes encoded."""
     assert ask(page, "terms?version=2026%3A1&language=pt-BR").status == 200

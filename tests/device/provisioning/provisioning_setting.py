@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ ROOT, BUNDLE, POST = (SigningKey.from_seed(bytes([n]) * 32) for n in (11, 12, 13
 GALLERY, DBD = (SigningKey.from_seed(bytes([n]) * 32) for n in (14, 15))
 MAIL = SealKey.from_seed(bytes([16]) * 32)
 ASKED = RegistrationFacts("gate-7-left", "gate-7", "dbd-7", True, "0.1.0", "m-test")
+
+
+def spelt(secret: bytes) -> tuple[bytes, ...]:
+    """Every way in which a secret could get into a file or a message; base64 without what its end may add."""
+    return secret, secret.hex().encode(), *(code(secret)[:40] for code in (b64encode, urlsafe_b64encode))
 
 
 def key_obj(key: PublicKey, **more: Any) -> JsonObject:

@@ -37,6 +37,7 @@ from tests.device.provisioning.provisioning_setting import (
     registrar,
     respond,
     settings,
+    spelt,
 )
 
 __all__ = ["registrar"]
@@ -186,11 +187,13 @@ def test_no_secret_is_in_any_result_or_file_but_the_key_files(tmp_path: Path, re
     del registrar
     done = carry_out(tmp_path)
     secrets = [path.read_bytes() for path in (tmp_path / "state" / "keys").iterdir()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "keys"]
+    assert len(secrets) >= 3 and {"device.toml", "trust.json"} <= {path.name for path in files}
     for secret in (*secrets, TOKEN.encode()):
         assert repr(secret) not in repr(done)
-        for path in tmp_path.rglob("*"):
-            if path.is_file() and path.parent.name != "keys":
-                assert secret not in path.read_bytes()
+        for text in spelt(secret):
+            assert text not in repr(done).encode()
+            assert [path for path in files if text in path.read_bytes()] == []
 
 
 def test_a_second_root_for_a_pinned_device_is_refused(
