@@ -88,6 +88,35 @@ def test_a_page_keeps_itself_current(tab: Tab, staged: tuple[str, str]) -> None:
     )
 
 
+HANGS = """{
+  window.asked = 0;
+  window.fetch = (_, { signal }) => new Promise((_, fails) => {
+    window.asked += 1;
+    signal.addEventListener("abort", () => fails(signal.reason));
+  });
+  const whole = AbortSignal.timeout;
+  AbortSignal.timeout = (ms) => whole(ms === 10000 ? window.shortened ?? ms : ms);
+}"""
+"""From now on nothing is answered, as behind a cable that was pulled somewhere on the way."""
+
+
+def test_a_server_that_does_not_answer_makes_the_page_say_so(tab: Tab, staged: tuple[str, str]) -> None:
+    url, api_key = staged
+    tab.show(width=1280, height=900)
+    sign_in(tab, url, api_key)
+    tab.value(HANGS)
+    tab.value("void refresh()")
+    tab.value("void refresh()")
+    assert tab.value("window.asked") == 1
+    tab.open(f"{url}/operator")
+    tab.value(HANGS)
+    tab.value("window.shortened = 1; void refresh()")
+    until(lambda: tab.value("document.body.classList.contains('stale')"))
+    said = "getComputedStyle(document.querySelector('.fresh'), '::before').content"
+    assert "Not current" in tab.value(said)
+    assert "Desatualizado" in tab.value(f"document.documentElement.lang = 'pt-BR', {said}")
+
+
 SIGN_IN_AGAIN = """(async () => {
   const send = (path, fields) => fetch(path, { method: "POST", body: new URLSearchParams(fields) });
   await send("/operator/sign-out", { form_token: document.querySelector("[name=form_token]").value });

@@ -135,6 +135,7 @@ def test_the_page_shows_the_fleet_and_one_devices_day(own_cloud: Cloud, tenant: 
     assert 'href="/operator/devices/gate-a"' in listed
     page = browser.get("/operator/devices/gate-a")
     assert page.status_code == 200
+    assert page.text.count("<progress") == page.text.count("<progress aria-label=") > 0
     for text in ("serving", "41 °C", "75 %", "CAMERA_FAULT", "0.2.0+x~1/y"):
         assert text in page.text
     assert "None was uploaded." in page.text
@@ -164,5 +165,6 @@ def test_rollouts_are_listed_wave_by_wave(own_cloud: Cloud, tenant: Tenant) -> N
     plan = RolloutPlan(waves=(50, 100), soak_s=60, silence_s=900, mail_after_s=3600)
     own_cloud.operate(lambda tx, _, now: start(tx, rolled.environment, rolled.release_seq, plan, now))
     page = browser.get("/operator/rollouts").text
+    assert page.count("<progress") == page.count("<progress aria-label=") > 0
     for text in (f"release {rolled.release_seq}", "running", "50 %", "100 %", "wave 1 of 2"):
         assert text in page

@@ -1,6 +1,7 @@
 // Keeps a page current without reloading it: the same page is fetched and its <main> exchanged.
 // Without script the page reloads itself.
-const EVERY_MS = 5000;
+const EVERY_MS = 5000, ANSWER_MS = 10000;
+let asking = false;
 
 // Times arrive in UTC, and are shown in the reader's own zone.
 function localize() {
@@ -15,9 +16,10 @@ function localize() {
 const visit = (page) => page.querySelector("[name=form_token]")?.getAttribute("value");
 
 async function refresh() {
-  if (document.hidden || getSelection().toString()) return;
+  if (asking || document.hidden || getSelection().toString()) return;
+  asking = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_MS) });
     if (answer.redirected) return location.reload(); // signed out meanwhile
     if (!answer.ok) throw new Error(String(answer.status));
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -29,6 +31,8 @@ async function refresh() {
     document.body.classList.remove("stale");
   } catch {
     document.body.classList.add("stale");
+  } finally {
+    asking = false;
   }
 }
 
