@@ -207,7 +207,7 @@ class CaptureThread:
                     camera.description,
                     f"{camera.description} has given only damaged pictures for {STALL_MS / 1000:g} s"
                     if damaged
-                    else f"{camera.description} has given no picture for {STALL_MS / 1000:g} s; waiting for it",
+                    else f"{camera.description} has given no picture for {STALL_MS / 1000:g} s",
                 )
 
     def _enter(self, condition: CameraCondition, description: str, message: str) -> None:
