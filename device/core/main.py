@@ -102,7 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_to_stderr()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         guard = guard_memory()
-        config.device.runtime_dir.mkdir(parents=True, exist_ok=True)
         wipe = finish_wipe(config.device.state_dir)
         if wipe is None:
             again = asyncio.run(serve(config, SystemClock(), guard))

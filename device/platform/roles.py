@@ -194,5 +194,5 @@ def _make_folder(folder: Path) -> None:
             raise IpcError(f"{folder} exists and is no folder; remove it") from None
     except OSError as error:
         raise IpcError(
-            f"{folder} cannot be made ({error.strerror}); check the owner of its parent"
+            f"{folder} cannot be made ({error.strerror}); check [device] runtime_dir, and who owns its parent"
         ) from error

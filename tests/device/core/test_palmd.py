@@ -232,6 +232,15 @@ def test_a_configuration_with_wrong_members_is_named_member_by_member(device: De
         assert "look" in done.stderr
 
 
+def test_a_folder_for_the_sockets_that_cannot_be_made_is_named_with_the_next_step(device: Device) -> None:
+    device.config.device.runtime_dir.rmdir()
+    device.config.device.runtime_dir.write_text("no folder")
+    code, said = device.run_to_end()
+    assert code == 1
+    assert f"{device.config.device.runtime_dir}/carrier cannot be made (Not a directory)" in said
+    assert "check [device] runtime_dir" in said
+
+
 def test_check_says_that_a_good_configuration_can_be_used(device: Device) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "device.core.main", "--config", str(device.board.config_path), "--check"],
