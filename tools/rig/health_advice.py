@@ -54,7 +54,7 @@ ADVICE: Mapping[HealthWord, Advice] = {
     ),
     HealthWord.OFFLINE: Advice(
         "the service cannot be reached; recognition continues for 6 h",
-        "check network, TLS and server: `palmctl doctor server`",
+        "see that `palm-syncd` runs; then network, TLS and server: `palmctl doctor server`",
     ),
     HealthWord.CLOCK_UNTRUSTED: Advice(
         "this clock and the service's differ by more than 300 s", "`timedatectl set-ntp true`"
