@@ -30,7 +30,13 @@ from device.core.housekeeping import Housekeeping, StoreWatch, WatchedThread
 from device.core.opening import Opened, boot_id, first_words, open_device
 from device.core.people_operations import people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd
-from device.core.self_description import Hardware, SelfDescription, ServiceLink, ValidatorStatus
+from device.core.self_description import (
+    OFFLINE_WORD,
+    Hardware,
+    SelfDescription,
+    ServiceLink,
+    ValidatorStatus,
+)
 from device.core.served_gallery import ServedGallery
 from device.core.service_news import ServiceNews
 from device.core.update_watch import UpdateWatch
@@ -304,7 +310,7 @@ class Palmd:
             redeems.outbox,
             clock,
             on_change=self._interest_changed,
-            unready=lambda: why_not_captured(self.health),
+            unready=lambda: OFFLINE_WORD if config.cloud is None else why_not_captured(self.health),
         )
         preview = Preview(loop, clock.monotonic_ms, self._interest_changed)
         passes = TrialPasses(lambda: pinning.policy, self._interest_changed)

@@ -48,7 +48,7 @@ def people_operations(  # noqa: C901 - one function an operation
     async def state(request: Packet) -> Packet:
         asked = control.ScreenAsked.from_obj(request.header)
         seq, shown = await enrolment.shown_after(asked.after, asked.wait_ms / 1000)
-        return reply_with(control.ScreenAnswer(seq, shown, online(), why_not_captured(health)))
+        return reply_with(control.ScreenAnswer(seq, shown, online(), enrolment.unready()))
 
     async def begin(request: Packet) -> Packet:
         if not has_network:

@@ -48,7 +48,7 @@ SILENT_MS: Final = 180_000
 SILENT_WORD: Final = "palm-syncd has not reported for three minutes; see that it runs"
 
 OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
-"""Shown by `palmctl status` on a device without a network."""
+"""Shown by `palmctl status` on a device without a network, and where someone wants to enrol at it."""
 
 
 class Hardware:

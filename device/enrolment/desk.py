@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class EnrolmentDesk:
     """Runs one enrolment at a time. `on_change` is called when the camera is needed or no longer needed.
 
-    The carrier takes `enrolments` and `redeems` to the service. `unready` says why no palm can be captured
+    The carrier takes `enrolments` and `redeems` to the service. `unready` says why no enrolment can begin
     now, and is empty when one can.
     """
 

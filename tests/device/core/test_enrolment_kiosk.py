@@ -1,5 +1,6 @@
 """People enrol before `palmd` itself: a process with a camera, a terminal, a service that the test plays."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -23,16 +24,19 @@ from device.errors import IpcRefused
 from device.platform.ipc import ask_core
 from tests.device.enrolment.enrolment_setting import (
     COMPLETED,
+    SHORT_CODE,
     SILENCE,
     TOKEN,
     Person,
     Service,
+    code_film,
     make_kiosk,
     palm,
+    qr_code,
     redeemed,
 )
 from tests.device.state_scan import found_in_memory
-from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, WITHIN_S, Device
+from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, WITHIN_S, Device, until
 
 
 @dataclass
@@ -404,6 +408,15 @@ def test_where_people_agree_elsewhere_nothing_is_asked_here(tmp_path: Path) -> N
 
 
 def test_a_device_without_network_takes_no_codes(tmp_path: Path) -> None:
-    with running(make_kiosk(tmp_path, has_cloud=False)) as kiosk, pytest.raises(IpcRefused) as refused:
-        kiosk.person.types()
-    assert refused.value.code == "no_network"
+    """Neither typed nor shown: what it captured would reach no service, and the gate would see no hand."""
+    device = make_kiosk(tmp_path, consent="service", has_cloud=False)
+    with device.running():
+        with pytest.raises(IpcRefused) as refused:
+            ask_core(device.control_socket, "enrolment.begin", short_code=SHORT_CODE)
+        assert refused.value.code == "no_network"
+        told = ask_core(device.control_socket, "enrolment.state", after=0, wait_ms=0).header
+        assert "no [cloud]" in told["unready"]
+        seen = device.status().camera.examined
+        with device.hand(code_film(qr_code("5b4e28ba-2fa1-41d2-883f-0016d3cca427"))):
+            asyncio.run(until(lambda: device.status().camera.examined > seen + 30))
+        assert Person(device).state()["step"] == "idle"
