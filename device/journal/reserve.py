@@ -13,7 +13,7 @@ from typing import Final
 from device.platform.files import sync_folder
 
 LOW_DISK_BYTES: Final = 64 * 1024 * 1024
-"""Five days of a busy gate: 5,000 passages a day of about 2.3 KB each."""
+"""Eleven days of a busy gate: 5,000 passages a day of about 1.2 KB each."""
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 GIVEN_UP_BELOW_BYTES: Final = 4 * 1024 * 1024
 """More than any one transaction, or the write-ahead log on its way into the file, can need."""
