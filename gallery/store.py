@@ -79,7 +79,7 @@ class Store:
             self._db = _opened(folder)
             try:
                 self.witness = Witness(folder, sealer)
-            except OSError:
+            except BaseException:
                 self._db.close()
                 raise
         except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
@@ -178,7 +178,11 @@ class Store:
 
     def newest_generation(self) -> int:
         """The largest generation that has rows; 0 when none has."""
-        return int(self._db.execute("SELECT max(generation) FROM template").fetchone()[0] or 0)
+        found = self._db.execute(
+            # Damage may have made one text.
+            "SELECT max(generation) FROM template WHERE typeof(generation) = 'integer'"
+        )
+        return int(found.fetchone()[0] or 0)
 
     def stage(self, template_id: bytes, sha256: bytes) -> None:
         """Note the hash of an entry of the snapshot being taken."""

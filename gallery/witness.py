@@ -32,23 +32,30 @@ class Witness:
     """The file in a gallery's folder; used by one thread at a time."""
 
     def __init__(self, folder: Path, sealer: Sealer) -> None:
-        """Open it, or make an empty one. Raises OSError."""
+        """Open it, or make an empty one. Raises OSError, and StoreError for another version."""
         self._sealer = sealer
         self._slots = Slots(folder / FILE_NAME, slot_bytes=_SLOT_BYTES, count=_TURNS)
-        self._writes = 0
-        self._held: Held | None = None
-        slots = self._slots.read()
+        try:
+            slots = self._slots.read()
+            self._writes, self._held = self._newest(slots)
+        except BaseException:
+            self._slots.close()
+            raise
+        if self._held is None and any(slots):
+            _log.error("%s is damaged or of another gallery; it is filled again", folder / FILE_NAME)
+
+    def _newest(self, slots: list[bytes]) -> tuple[int, Held | None]:
+        """The number and the contents of the newest undamaged slot; 0 and None when there is none."""
+        writes, newest = 0, None
         for slot in slots:
             number = int.from_bytes(slot[:_NUMBER_BYTES], "big")
             try:
-                plain = sealer.open(_TABLE, b"", number, slot[_NUMBER_BYTES:])
+                plain = self._sealer.open(_TABLE, b"", number, slot[_NUMBER_BYTES:])
             except StoreError:
                 continue
-            if number > self._writes:
-                self._writes = number
-                self._held = Held.from_obj(read_strict(plain, max_bytes=_SLOT_BYTES))
-        if self._held is None and any(slots):
-            _log.error("%s is damaged or of another gallery; it is filled again", folder / FILE_NAME)
+            if number > writes:
+                writes, newest = number, Held.from_obj(read_strict(plain, max_bytes=_SLOT_BYTES))
+        return writes, newest
 
     def behind(self, held: Held) -> bool:
         """Whether the gallery has been further on than `held`."""

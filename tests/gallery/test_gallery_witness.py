@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gallery.errors import PageRefused, RefusalCode
+from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
+from gallery.seal import Sealer
 from gallery.slots import Slots
-from tests.gallery.gallery_service import Service, at, entry, subject_ref, who
+from link1.canonical import canonical_bytes
+from tests.gallery.gallery_service import DATA_KEY, Service, at, entry, subject_ref, who
 
 FILES = ("gallery.db", "gallery.db-wal")
 
@@ -101,6 +103,22 @@ def test_a_damaged_witness_alone_stops_nothing(service: Service, tmp_path: Path,
     gallery = service.open(folder, now=at())
     assert gallery.freshness(at()).fresh
     gallery.close()
+
+
+def test_a_gallery_that_does_not_open_for_its_witness_keeps_no_file_open(
+    service: Service, tmp_path: Path
+) -> None:
+    """A core without a gallery tries to open it every 15 seconds."""
+    service.open(tmp_path).close()
+    slots = Slots(tmp_path / "gallery.witness", slot_bytes=1_024, count=2)
+    of_another_version = Sealer(DATA_KEY).seal(b"witness\x00", b"", 9, canonical_bytes({"v": 2}))
+    slots.write(0, (9).to_bytes(8, "big") + of_another_version)
+    slots.close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(StoreError, match="another version"):
+            service.open(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_slot_is_replaced_by_itself(tmp_path: Path) -> None:
