@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -177,6 +178,28 @@ def test_a_service_that_is_away_is_told_once_and_nothing_is_lost() -> None:
             here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
             await here.until(lambda: len(api.asked) > 3)
             assert len([line for line in here.lines if line["event"] == "mail_error"]) == 1
+            api.failing = None
+            await here.until(lambda: api.submitted == [1])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("fault", ["redirection", "TLS"])
+def test_no_fault_of_the_network_ends_it(fault: str) -> None:
+    class Faulty(Api):
+        def answer(self, request: httpx.Request) -> httpx.Response:
+            if self.failing is None:
+                return super().answer(request)
+            self.asked.append(request)
+            if fault == "TLS":
+                raise ssl.SSLError("decryption failed or bad record mac")
+            return httpx.Response(302, headers={"Location": "about:blank"})
+
+    async def story() -> None:
+        api = Faulty(failing=302)
+        async with office(api) as here:
+            here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
+            await here.until(lambda: len(api.asked) > 1)
             api.failing = None
             await here.until(lambda: api.submitted == [1])
 

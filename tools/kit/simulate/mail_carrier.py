@@ -6,6 +6,7 @@ collected from the outbox. It can open nothing, and decides nothing but when.
 
 import asyncio
 import secrets
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -111,7 +112,8 @@ class MailCarrier:
                         await self._return_outbox(client, self._device_id)
                         await self._fetch_inbox(client, self._device_id)
                         self._trouble = ""
-                    except (httpx.HTTPError, _Answered, FormatError) as error:
+                    # httpx lets a fault of TLS, or of a redirection that it need not follow, through.
+                    except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, _Answered, FormatError) as error:
                         self._complain(str(error) or type(error).__name__)
                         pause_s = RETRY_S
                 await self._rest(pause_s)
