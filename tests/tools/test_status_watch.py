@@ -3,9 +3,11 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,3 +99,28 @@ def test_on_a_terminal_it_redraws_and_gives_the_screen_back(device: Device) -> N
     assert shown.startswith(b"\x1b[?1049h")
     assert b"\x1b[2J" not in shown  # blanking the screen first is what flickers
     assert b"passages" in shown and b"Ctrl-C ends this" in shown
+
+
+@pytest.mark.parametrize("columns", [16, 30])
+def test_a_row_that_is_too_long_is_cut_at_the_edge_and_no_style_is_cut(device: Device, columns: int) -> None:
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (24, columns))
+    with device.running():
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        process = subprocess.Popen(
+            watch(device), stdout=inner, stderr=subprocess.DEVNULL, stdin=inner, env=env
+        )
+        os.close(inner)
+        shown = b""
+        while shown.count(b"\x1b[H") < 2:
+            shown += os.read(outer, 65536)
+        process.send_signal(signal.SIGINT)
+        while not shown.endswith(b"\x1b[?1049l"):
+            shown += os.read(outer, 65536)
+        assert process.wait(30) == 130
+    os.close(outer)
+    screen_of = shown.decode().split("\x1b[H")[1]
+    rows = [re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", row) for row in screen_of.split("\r\n")]
+    assert not any("\x1b" in row for row in rows)
+    assert {len(row) for row in rows if "…" in row} == {columns}
+    assert any(row.startswith("  camera") and row.endswith("…") for row in rows)

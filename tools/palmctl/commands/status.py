@@ -1,6 +1,7 @@
 """`palmctl status`: what the daemon is doing now, and with --watch its rates over the last minute."""
 
 import json
+import re
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
 
 WINDOW_S = 60.0
+_STYLE_OR_LETTER = re.compile(r"(\x1b\[[\d;]*m)|(.)")
 
 
 @click.command()
@@ -98,11 +100,21 @@ def _whole_screen(live: bool) -> Iterator[None]:
 def _redrawn(shown: list[str]) -> str:
     """Overwrite the screen line by line in one write: nothing is blanked first, so nothing flickers."""
     columns, rows = shutil.get_terminal_size()
-    fitting = [
-        line if len(click.unstyle(line)) <= columns else line[: columns - 1] + "…"
-        for line in shown[: rows - 1]
-    ]
+    fitting = [_cut(line, columns) for line in shown[: rows - 1]]
     return "\x1b[H" + "".join(f"{line}\x1b[0m\x1b[K\n" for line in fitting) + "\x1b[J"
+
+
+def _cut(line: str, columns: int) -> str:
+    """The line's first columns. Its styles take none, and none is cut: text would then end it."""
+    if len(click.unstyle(line)) <= columns:
+        return line
+    kept, room = "", columns - 1
+    for style, letter in _STYLE_OR_LETTER.findall(line):
+        if letter and not room:
+            break
+        kept += style + letter
+        room -= len(letter)
+    return kept + "…"
 
 
 def lines(told: CoreStatus) -> list[str]:
