@@ -2,6 +2,8 @@
 personal value) and what to do.
 """
 
+from typing import Final
+
 
 class DeviceError(Exception):
     """Base of all errors of this package."""
@@ -89,3 +91,7 @@ class IpcNotPermitted(IpcUnreachable):
 
 class IpcRefused(IpcError, Refused):
     """The other side refused."""
+
+
+NOT_ROOT: Final = "not_root"
+"""`code` where another user asks for what is for root alone."""

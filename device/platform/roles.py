@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from device.errors import IpcError, IpcRefused, Refused, StateError, TrustError
+from device.errors import NOT_ROOT, IpcError, IpcRefused, Refused, StateError, TrustError
 from device.platform.ipc import Handler, IpcServer, Packet
 from link1.errors import FormatError
 
@@ -166,7 +166,7 @@ def admitting(
             raise _not_here(role, op)
         if op in DESTRUCTIVE:
             if request.peer_uid not in rulers:
-                raise IpcRefused("not_root", f"{op} is for root alone; run the command with sudo")
+                raise IpcRefused(NOT_ROOT, f"{op} is for root alone; run the command with sudo")
             if request.header.get("device_id") != device_id:
                 raise IpcRefused(
                     "wrong_device", f"{op} must name this device in device_id; found another name, or none"

@@ -21,7 +21,7 @@ from typing import NoReturn
 import click
 
 from cloud_client.errors import CloudUnreachable
-from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable, NotProvisioned
+from device.errors import NOT_ROOT, ConfigError, IpcNotPermitted, IpcUnreachable, NotProvisioned
 from link1.errors import is_not_permitted, reason_of
 from tools.palmctl.language import marked, translated
 
@@ -186,7 +186,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _exit_code(error: BaseException) -> int:
-    if is_not_permitted(error):
+    if is_not_permitted(error) or getattr(error, "code", None) == NOT_ROOT:
         return EXIT_NOT_PERMITTED
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):

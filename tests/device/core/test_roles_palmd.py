@@ -121,6 +121,38 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
     assert device.status().device_id == device.config.device.id
 
 
+_ROLLBACK = """
+import json, os, sys
+from click.testing import CliRunner
+from tools.palmctl.commands import update
+from tools.palmctl.main import main
+
+os.setgroups([])
+os.setresgid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
+os.setresuid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
+done = CliRunner().invoke(main, ["update", "rollback", "--json", "--config", sys.argv[2]])
+print(json.dumps([done.exit_code, done.stdout]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_what_is_for_root_alone_ends_palmctl_as_not_permitted(device: Device) -> None:
+    runtime, config = device.config.device.runtime_dir, device.board.config_path
+    let_through(runtime / "x")
+    control = socket_path(runtime, SocketRole.TECHNICIAN)
+    for path in (control, control.parent, config):
+        os.chown(path, 0, CARRIER_USER)
+    done = subprocess.run(
+        [sys.executable, "-c", _ROLLBACK, str(CARRIER_USER), str(config)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    code, shown = json.loads(done.stdout)
+    assert (code, json.loads(shown)["error"]["code"]) == (4, "not_root")
+
+
 def test_one_crowded_socket_locks_nobody_out(device: Device) -> None:
     runtime = device.config.device.runtime_dir
     questions = {
