@@ -1,9 +1,12 @@
 """Each check of the doctor against a machine laid out in a folder, and all of them on a device at work."""
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +268,28 @@ def test_a_server_that_is_away(device: Device, case: Case) -> None:
     found = server(replace(case, config=away))
     assert found.result is CheckResult.FAIL and "does not answer" in found.detail
     assert server(case).result is CheckResult.OK  # none configured
+
+
+def test_a_server_that_trickles_is_given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    def trickle(line: socket.socket) -> None:
+        with line, contextlib.suppress(OSError):
+            line.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not given_up.wait(0.05):
+                line.sendall(b"a")
+
+    monkeypatch.setattr("device.doctor.service.WHOLE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answering = threading.Thread(target=lambda: trickle(listener.accept()[0]), daemon=True)
+        answering.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        words = ["config", "set", "cloud.url", url, "--config", str(device.board.config_path)]
+        assert CliRunner().invoke(main, words).exit_code == 0
+        found = server(take_case(device.board.config_path, SystemClock()))
+        given_up.set()
+        answering.join(20)
+    assert found.result is CheckResult.FAIL and f"{url} does not answer (timed out)" in found.detail
 
 
 def test_a_factorys_chain(device: Device, case: Case, tmp_path: Path) -> None:
