@@ -70,15 +70,18 @@ class ServerAddress:
         """
         try:
             parsed = httpx.URL(url)
-        except httpx.InvalidURL:
+            host = parsed.host
+        except (httpx.InvalidURL, UnicodeError):
             raise ServerAddressError("the cloud url is not a URL; expected https://host[:port]") from None
-        if parsed.scheme not in ("http", "https") or not parsed.host or not 1 <= (parsed.port or 1) <= 65_535:
+        if parsed.scheme not in ("http", "https") or not host or not 1 <= (parsed.port or 1) <= 65_535:
             raise ServerAddressError("the cloud url must look like https://host[:port]")
+        if not contract.is_host(host):
+            raise ServerAddressError("the cloud url's host is neither a name nor an address")
         if parsed.userinfo or parsed.query or parsed.fragment or parsed.path not in ("", "/"):
             raise ServerAddressError(
                 "the cloud url must be https://host[:port] alone, without user, path, query or fragment"
             )
-        if parsed.scheme == "http" and not contract.is_loopback(parsed.host):
+        if parsed.scheme == "http" and not contract.is_loopback(host):
             raise ServerAddressError(
                 "plain http is accepted for a loopback address only; use https for any other host"
             )

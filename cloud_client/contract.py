@@ -23,6 +23,7 @@ PROVISIONING_SCHEME: Final = "Provisioning"
 
 # Patterns; each is used with ``fullmatch`` (a ``$`` would let a trailing newline through).
 NAME_64: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # device_id, gate_id, dbd_id, terms_version, request id
+_HOST: Final = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 CURSOR: Final = re.compile(r"[A-Za-z0-9_=-]{1,512}")
 
 MAX_BATCH_ITEMS: Final = 100
@@ -38,6 +39,16 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_host(host: str) -> bool:
+    """Whether a resolver would look it up: labels of 1 to 63 bytes (RFC 1035), or an address."""
+    try:
+        name = host.encode("idna")
+        name.decode("idna")  # raises for a label that only looks like an encoded one
+    except UnicodeError:
+        return False
+    return _HOST.fullmatch(name) is not None
 
 
 class ServiceCode(StrEnum):

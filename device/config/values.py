@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloud_client.contract import is_loopback
+from cloud_client.contract import is_host, is_loopback
 from device.platform.roles import LONGEST_PATH
 from link1.members import NAME
 
 MAX_SOCKET_PATH_BYTES = 107
 """unix(7): 108 bytes with the NUL."""
 _LONGEST_SOCKET_NAME = f"/{LONGEST_PATH}"
-_HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 _RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
 
 
@@ -110,7 +109,7 @@ def _service_url(value: Any, _folder: Path) -> str:
         raise WrongValue("a string that is not a URL") from None
     if parts.scheme not in ("https", "http") or not host:
         raise WrongValue("a string that is not an http or https URL")
-    if not _can_be_a_host(host):
+    if not is_host(host):
         raise WrongValue("a URL whose host is neither a name nor an address")
     if parts.username or parts.password:
         raise WrongValue("a URL with a user name or a password in it (the device signs with its own key)")
@@ -119,16 +118,6 @@ def _service_url(value: Any, _folder: Path) -> str:
     if parts.scheme == "http" and not is_loopback(host):
         raise WrongValue("plain http to another machine (biometric data travels in TLS only)")
     return text.rstrip("/")
-
-
-def _can_be_a_host(host: str) -> bool:
-    """Whether a resolver would look it up: labels of 1 to 63 bytes (RFC 1035), or an address."""
-    try:
-        name = host.encode("idna")
-        name.decode("idna")  # raises for a label that only looks like an encoded one
-    except UnicodeError:
-        return False
-    return _HOST.fullmatch(name) is not None
 
 
 def _hands(value: Any, _folder: Path) -> tuple[str, ...]:

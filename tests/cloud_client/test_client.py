@@ -288,6 +288,10 @@ def test_nobody_listening_is_unreachable() -> None:
         "https://cloud.example/?x=1",
         "https://cloud.example/#f",
         "https://cloud.example:99999",
+        "https://cloud..example",
+        "https://cloud. example",
+        f"https://{'a' * 64}.example",
+        "https://xn--.example",
         "",
     ],
 )
@@ -307,6 +311,9 @@ def test_addresses_that_are_no_safe_origin_are_refused_without_being_repeated(ur
         ("http://127.9.9.9", "http://127.9.9.9"),
         ("http://[::1]:8710/", "http://[::1]:8710"),
         ("http://localhost:8710", "http://localhost:8710"),
+        ("https://10.0.0.7", "https://10.0.0.7"),
+        ("https://cloud_1.example.", "https://cloud_1.example."),
+        ("https://münchen.example", "https://xn--mnchen-3ya.example"),
     ],
 )
 def test_good_addresses(url: str, origin: str) -> None:

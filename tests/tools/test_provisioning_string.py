@@ -312,7 +312,14 @@ def test_without_a_way_all_of_them_are_said(tmp_path: Path) -> None:
 
 
 def test_what_a_board_would_refuse_the_operator_is_told(service: Service) -> None:
-    for wrong in (("--url", "http://cloud.example"), ("--gate-id", "a gate"), ("--ca-file", __file__)):
+    for wrong in (
+        ("--url", "http://cloud.example"),
+        ("--url", "https://cloud..example"),
+        ("--url", "https://cloud. example"),
+        ("--url", "https://xn--.example"),
+        ("--gate-id", "a gate"),
+        ("--ca-file", __file__),
+    ):
         done = CliRunner().invoke(main, [*service.invite("gate-9"), *wrong])
         assert done.exit_code in (1, 2) and wrong[0] in done.stderr, done.output
 
