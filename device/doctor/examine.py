@@ -6,6 +6,7 @@ from typing import Final
 from device.doctor import board, cable, camera, installation, running, service
 from device.doctor.case import Case, Finding, fail, not_checked, skip, warn
 from device.doctor.sandbox import sandbox
+from device.health import HealthWord
 from link1.errors import is_not_permitted, reason_of
 
 WITHOUT_CONFIGURATION: Final = frozenset(
@@ -14,7 +15,7 @@ WITHOUT_CONFIGURATION: Final = frozenset(
 """Checks that also work on a board without a configuration."""
 
 OF_A_WORKING_DEVICE: Final = frozenset({"camera", "picture", "cable", "gallery", "model"})
-"""Checks of what a wiped device does not have; its other checks say that it was wiped, and what to do."""
+"""Checks of what a revoked device no longer has; its other checks say that it was wiped, and what to do."""
 
 CHECKS: Final[dict[str, Callable[[Case], Finding]]] = {
     "configuration": installation.configuration,
@@ -72,8 +73,8 @@ def _nothing_to_check(name: str, case: Case) -> Finding | None:
         if "configuration" in case.closed:
             return not_checked("needs the configuration")
         return skip("needs a configuration that can be used")
-    if name in OF_A_WORKING_DEVICE and case.status is not None and case.status.wipe is not None:
-        return skip("this device is wiped", "see the line `provisioned`")
+    if name in OF_A_WORKING_DEVICE and case.status is not None and HealthWord.REVOKED in case.status.words:
+        return skip("this device is revoked", "see the line `provisioned`")
     return None
 
 

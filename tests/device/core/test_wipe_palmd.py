@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from device.doctor.case import take_case
+from device.doctor.examine import examine
 from device.errors import IpcError, IpcRefused
+from device.platform.clock import SystemClock
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
 from device.values.status import GalleryStatus
@@ -68,6 +71,8 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             told = await asyncio.to_thread(device.status)
             assert (told.serving, told.gallery.templates) == (False, 0)
             assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
+            case = take_case(device.board.config_path, SystemClock())
+            assert examine(case, ("gallery",))["gallery"].todo == "see the line `provisioned`"
 
     async def second() -> None:
         told = await asyncio.to_thread(device.status)
