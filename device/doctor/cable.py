@@ -6,6 +6,8 @@ from pathlib import Path
 
 from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, text_of, warn
 
+_PALMD = "palmd"
+
 
 def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     """The cable to the validator: does the port exist, may palmd use it, and does another program hold it?"""
@@ -24,8 +26,8 @@ def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return fail(f"{port}: a part of this path is not a folder", "check it: palmctl config show")
     if not stat.S_ISCHR(found.st_mode):
         return fail(f"{port} is not a serial port", "correct [link] port: palmctl config set link.port PORT")
-    others = {name for name in _holders(case, port) if "palmd" not in name}
-    if others:
+    holders = _holders(case, port)
+    if others := {name for name in holders if _PALMD not in name}:
         return fail(
             f"{port} is held by {', '.join(sorted(others))}",
             "end it; a ModemManager is kept off by the udev rule of the package",
@@ -35,6 +37,8 @@ def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             f"ModemManager runs and may probe {port}: it garbles the first seconds after each plugging in",
             "install the udev rule of the package (it sets ID_MM_DEVICE_IGNORE), or mask ModemManager",
         )
+    if holders and case.status is None and "status" not in case.closed:
+        return skip(f"{port} is held by a palmd that does not answer", "see the line `daemon`")
     return _of_daemon(case, port)
 
 
@@ -74,7 +78,7 @@ def _holders(case: Case, port: str) -> set[str]:
 def _program(process: Path) -> str:
     words = (text_of(process / "cmdline") or "").split("\0")
     name = text_of(process / "comm") or "a program"
-    return "palmd" if any("palmd" in word for word in words[:4]) else f"{name} (pid {process.name})"
+    return _PALMD if any("palmd" in word for word in words[:4]) else f"{name} (pid {process.name})"
 
 
 def _modem_manager_may_probe(case: Case, device: int) -> bool:

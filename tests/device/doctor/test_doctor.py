@@ -225,6 +225,26 @@ def test_a_cable_that_is_not_there(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
+    ("program", "result", "words"),
+    [
+        ("/opt/palm-access/current/bin/palmd", CheckResult.SKIP, "held by a palmd that does not answer"),
+        ("/usr/sbin/gpsd", CheckResult.FAIL, "held by gpsd (pid 4242)"),
+    ],
+)
+def test_a_port_that_a_program_holds_is_not_free(
+    device: Device, tmp_path: Path, program: str, result: CheckResult, words: str
+) -> None:
+    place = ["--config", str(device.board.config_path)]
+    assert CliRunner().invoke(main, ["config", "set", "link.port", "/dev/zero", *place]).exit_code == 0
+    case = take_case(device.board.config_path, SystemClock(), tmp_path / "root")
+    lay(case, {"/proc/4242/comm": Path(program).name, "/proc/4242/cmdline": f"{program}\0--config\0x"})
+    case.system("/proc/4242/fd").mkdir()
+    case.system("/proc/4242/fd/7").symlink_to("/dev/zero")
+    found = cable(case)
+    assert found.result is result and words in found.detail
+
+
+@pytest.mark.parametrize(
     ("state", "kid", "result"),
     [("down", None, CheckResult.FAIL), ("up", "0" * 32, CheckResult.WARN), ("up", None, CheckResult.OK)],
 )
