@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,10 +35,21 @@ def write_synced(path: Path, data: bytes, *, mode: int) -> None:
 def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
     """Replace `path`: now and after any power cut it holds either all of the old bytes or all of the new."""
     aside = path.with_name(path.name + ".partial")
-    aside.unlink(missing_ok=True)  # left by a write that was cut off
-    write_synced(aside, data, mode=mode)
-    aside.rename(path)
-    sync_folder(path.parent)
+    with naming(path):
+        aside.unlink(missing_ok=True)  # left by a write that was cut off
+        write_synced(aside, data, mode=mode)
+        aside.rename(path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError names the file that was to be made; the system names none when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def replace_named(path: Path, data: bytes, *, mode: int) -> None:
@@ -69,11 +81,12 @@ def write_on_stick(path: Path, data: bytes) -> None:
     middle, it holds the old bytes or the new. Raises OSError."""
     check_replaceable(path)
     aside = path.with_name(path.name + ".partial")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
+    with naming(path):
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
     with contextlib.suppress(OSError):  # not every file system lets a folder be synced
         sync_folder(path.parent)
 

@@ -23,6 +23,7 @@ from device.values.control import PassAnswer, TrialPassage
 from link1.objects import Pad
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
+from tests.device.core.small_disk import fill, small_disk
 from tests.device.status_makers import some_status
 from tools.palmctl.commands.bench import report_figures
 from tools.palmctl.live_terminal import live_line
@@ -291,6 +292,21 @@ def test_a_passage_is_shown_although_its_trace_finds_the_disk_full(
     monkeypatch.setattr("tools.palmctl.commands.trial_pass.ask_core", answer)
     done = CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", "/dev/full"])
     assert (done.exit_code, "accept MATCH" in done.stdout) == (1, True), done.output
+
+
+def test_a_full_disk_is_said_with_the_file_that_finds_no_room(config: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 1) as folder:
+        of_the_gate, bundle = folder / "device.toml", folder / "bundle.tar.gz"
+        of_the_gate.write_text(CONFIG)
+        fill(folder)
+        for words, file in (
+            (("config", "set", "camera.fps", "15", "--config", str(of_the_gate)), of_the_gate),
+            (("support-bundle", str(bundle), "--config", str(config)), bundle),
+        ):
+            done = CliRunner().invoke(main, words)
+            assert done.exit_code == 1
+            assert done.stderr.startswith(f"palmctl: {file}: No space left on device; make room there")
+        assert of_the_gate.read_text() == CONFIG
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from device.config.config import DeviceConfig
 from device.doctor.case import Case, is_closed, text_of
 from device.doctor.examine import examine
 from device.doctor.sandbox import EXPECTED, show_unit
+from device.platform.files import naming
 from tools.palmctl.commands.config import as_obj
 from tools.palmctl.errors import BundleRefused, ToolError
 from tools.palmctl.scrub import Scrubber
@@ -86,7 +87,7 @@ def write_bundle(path: Path, files: Mapping[str, str]) -> None:
     prefix = path.name.removesuffix(".tar.gz")
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".support-bundle-")  # 0600
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with naming(path), os.fdopen(descriptor, "wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz") as archive:
                 for name, text in files.items():
                     data = text.encode("utf-8")
