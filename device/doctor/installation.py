@@ -64,7 +64,7 @@ def provisioned(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     if case.trust is None:
         return fail(
             f"keys are there, but not what registration pins: {case.trust_problem}",
-            "run `palmctl provision` again with the same token: it goes on where it stopped",
+            "run `palmctl provision` again with the same string, token or stick: it goes on where it stopped",
         )
     if not config.journal_path.exists():
         return fail(

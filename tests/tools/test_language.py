@@ -170,6 +170,7 @@ def test_the_option_is_above_the_variables() -> None:
         (("status", "--every", "0"), "não está no intervalo"),
         (("enrol", "--language", "fr"), "'fr' não é um destes"),
         (("config", "check", "--config", "/nonexistent/d.toml"), "não é possível ler (não existe)"),
+        (("config", "check", "--config", "/"), "esperado um arquivo comum, encontrado uma pasta"),
     ],
     ids=" ".join,
 )
@@ -179,6 +180,11 @@ def test_errors_of_the_command_line(words: tuple[str, ...], said: str) -> None:
     assert portuguese.returncode == english.returncode != 0
     in_json = [shell(*words, "--json", LANG=name).stdout for name in ("pt_BR.UTF-8", "C.UTF-8")]
     assert in_json[0] == in_json[1] and json.loads(in_json[0])["error"]["message"]
+
+
+def test_a_member_that_was_mistyped_is_named_in_portuguese(device: Device) -> None:
+    done = shell("config", "set", "camera.fsp", "3", config=device.board.config_path, LANG="pt_BR.UTF-8")
+    assert "camera.fsp não é um item da configuração (você quis dizer camera.fps?); veja: " in done.stderr
 
 
 def test_json_is_the_same_in_every_language(device: Device) -> None:

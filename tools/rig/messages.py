@@ -28,8 +28,7 @@ MO: Final = PO.with_suffix(".mo")
 
 PROSE: Final = (
     "device/camera",
-    "device/config/config.py",
-    "device/config/values.py",
+    "device/config",
     "device/core/self_description.py",
     "device/core/housekeeping.py",
     "device/core/opening.py",
@@ -44,6 +43,7 @@ PROSE: Final = (
     "device/trust/attestation.py",
     "device/vision/hand_weights.py",
     "device/wipe",
+    "link1/plain_file.py",
     "link1/transport",
     "tools/kit/ports.py",
     "tools/palmctl/commands/enrol.py",
@@ -52,7 +52,6 @@ PROSE: Final = (
 
 ERRORS: Final = (
     "cloud_client/client.py",
-    "device/config",
     "device/core/device_operations.py",
     "device/core/people_operations.py",
     "device/enrolment",
@@ -63,7 +62,6 @@ ERRORS: Final = (
     "device/updates",
     "device/vision/capture.py",
     "gallery/store.py",
-    "link1/plain_file.py",
     "models/manifest.py",
     "models/pad_network.py",
     "tools/palmctl",
