@@ -1,5 +1,6 @@
 """One member changed in place: everything else in the file stays, and nothing wrong is ever written."""
 
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -138,6 +139,16 @@ def test_the_check_advises_a_command_only_where_it_puts_the_file_right(
     assert found.exit_code == 1 and advised in last and ("config set" in last) == ("config set" in advised)
     told = CliRunner().invoke(main, ["config", "set", "camera.loop", "true", "--config", str(config)])
     assert told.stderr.startswith("palmctl: nothing was changed:\n") and config.read_text() == text
+
+
+def test_the_advice_of_the_check_is_for_the_file_that_was_checked(tmp_path: Path) -> None:
+    config = tmp_path / "of a gate.toml"
+    config.write_text(TEXT.replace("fps = 30", "fps = 0"))
+    found = CliRunner().invoke(main, ["config", "check", "--config", str(config)])
+    words = shlex.split(found.stderr.splitlines()[-1].partition("use: palmctl ")[2])
+    done = CliRunner().invoke(main, ["12" if word == "VALUE" else word for word in words])
+    assert done.exit_code == 0, done.stderr
+    assert config.read_text() == TEXT.replace("fps = 30", "fps = 12")
 
 
 def test_a_registered_device_keeps_its_name(tmp_path: Path) -> None:

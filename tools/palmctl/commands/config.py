@@ -1,6 +1,7 @@
 """`palmctl config …`: what the configuration file says, whether it can be used, and changing it."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,12 @@ def check(*, config: Path | None, as_json: bool) -> None:
         click.echo("palmctl: " + "\n".join(found), err=True)
         # `config set` changes one member, and refuses what leaves the file wrong.
         member = _member_named_in(problems[0]) if len(problems) == 1 else None
+        named = "" if config is None else f" --config {shlex.quote(str(config))}"
         if member is not None:
-            click.echo(_(f"Correct this line, or use: palmctl config set {member} VALUE"), err=True)
+            click.echo(_(f"Correct this line, or use: palmctl config set {member} VALUE{named}"), err=True)
         else:
-            click.echo(_("Correct these lines with an editor, then run: palmctl config check"), err=True)
+            advice = _(f"Correct these lines with an editor, then run: palmctl config check{named}")
+            click.echo(advice, err=True)
     else:
         click.echo(_(f"{path} can be used"))
     if problems:
