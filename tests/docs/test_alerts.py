@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -54,6 +56,30 @@ def test_every_rule_is_about_something_that_is_served(tmp_path: Path) -> None:
             assert value in known or (label == "status" and name == "palm_http_requests_total" and known), (
                 rule["alert"]
             )
+
+
+def test_both_sides_of_an_and_have_the_same_labels() -> None:
+    """Else Prometheus finds no pair, and the rule never fires: here each side is one figure without labels."""
+    both = [rule["expr"] for rule in RULES if " and " in " ".join(rule["expr"].split())]
+    assert len(both) > 2
+    for side in (side for expr in both for side in re.split(r"\band\b", expr)):
+        assert re.match(r"\s*(max|sum)\(", side), side
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (apt install prometheus)")
+def test_a_queue_that_grows_fires(tmp_path: Path) -> None:
+    series = 'palm_fleet_queue_max{queue="verdicts",instance="a",job="palm-cloud"}'
+    fires = {"eval_time": "2h", "alertname": "PalmQueueGrows", "exp_alerts": [{"exp_labels": {}}]}
+    case = {"interval": "1m", "input_series": [{"series": series, "values": "600+10x200"}]}
+    told = {"rule_files": [str(DOCS / "alerts.yml")], "tests": [case | {"alert_rule_test": [fires]}]}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(told), encoding="utf-8")
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "test.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "more each minute" in (done.stdout + done.stderr).partition("got:")[2]
 
 
 def test_every_rule_says_what_to_do() -> None:
