@@ -59,7 +59,7 @@ def test_every_rule_is_about_something_that_is_served(tmp_path: Path) -> None:
 
 
 def test_both_sides_of_an_and_have_the_same_labels() -> None:
-    """Else Prometheus finds no pair, and the rule never fires: here each side is one figure without labels."""
+    """Else Prometheus finds no pair, and the rule never fires: each side is one figure without labels."""
     both = [rule["expr"] for rule in RULES if " and " in " ".join(rule["expr"].split())]
     assert len(both) > 2
     for side in (side for expr in both for side in re.split(r"\band\b", expr)):
