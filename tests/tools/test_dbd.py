@@ -335,7 +335,7 @@ def test_an_api_key_goes_to_the_service_alone(tmp_path: Path, server: str, api_k
     assert (shown.returncode, said in shown.stderr) == (2, True), shown.stderr
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_link_pair_prints_its_paths_and_lives_until_interrupted(end: signal.Signals) -> None:
     with subprocess.Popen([*PALMCTL, "link", "pair", "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,12 +1,17 @@
 """`palmctl demo` as a developer's script runs it: the whole story, read from its JSON lines."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.until import until
 
 
 @pytest.mark.long
@@ -44,6 +49,36 @@ def test_the_whole_story(tmp_path: Path) -> None:
     logs = "".join(path.read_text() for path in (folder / "logs").iterdir() if path.name != "validator.log")
     for word in ("svc_test_", "SVC1:ENR", "acct-ana", "card:ana"):
         assert word not in logs
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes whose command names the folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if os.fsencode(folder) in place.read_bytes():
+                found.append(int(place.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> None:
+    """A cancelled job, a closed terminal: neither server nor gate goes on by itself."""
+    folder = tmp_path / "demo"
+    command = [
+        *("env", "--default-signal=HUP"),  # the tests may run under nohup
+        *(sys.executable, "-m", "tools.palmctl.main", "demo", "--json", "--dir", str(folder)),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as demo:
+        until((folder / "logs" / "cloud.log").exists)
+        until(lambda: len(running_in(folder)) > 1)
+        demo.send_signal(end)
+        try:
+            assert demo.wait(30) == 128 + end
+            assert running_in(folder) == []
+        finally:
+            for pid in running_in(folder):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def pair(show_close: bool, as_json: bool) -> None:
     from tools.kit.pty_pair import PtyPair
 
     # Blocked and waited for: a handler could come while the main thread holds the lock it needs.
-    ends = {signal.SIGINT, signal.SIGTERM}
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with PtyPair(show_close=show_close) as cable:
         if as_json:

@@ -68,8 +68,9 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
         page = LocalPage(playground_routes(shown), bind=bind, port=port, most_body_bytes=2 * MOST_BYTES)
     except OSError as error:
         raise click.ClickException(f"port {port} cannot be used: {error.strerror}; try --port 0") from error
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: shown.end())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda *_: shown.end())
     click.echo(json.dumps({"url": page.url}) if as_json else f"{page.url}\nCtrl-C ends it.")
     try:
         shown.live()
