@@ -69,13 +69,13 @@ def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> 
         *("env", "--default-signal=HUP"),  # the tests may run under nohup
         *(sys.executable, "-m", "tools.palmctl.main", "demo", "--json", "--dir", str(folder)),
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as demo:
-        until((folder / "logs" / "cloud.log").exists)
-        until(lambda: len(running_in(folder)) > 1)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stdout is not None and b'"cloud_up"' in demo.stdout.readline()
+        assert len(running_in(folder)) > 1
         demo.send_signal(end)
         try:
             assert demo.wait(30) == 128 + end
-            assert running_in(folder) == []
+            until(lambda: running_in(folder) == [])  # a command that was under way comes to its own end
         finally:
             for pid in running_in(folder):
                 os.kill(pid, signal.SIGKILL)
