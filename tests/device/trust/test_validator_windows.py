@@ -266,3 +266,24 @@ def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
     assert again.service_ms == NOW_MS + 1_000
     assert again.validator_key(NEXT_KEY.kid, 5_000) == NEXT_KEY.public
     assert again.validator_key(DBD_KEY.kid, 5_000) is None
+
+
+def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
+    """The next key was announced before; a bundle that the service signed after its beginning lets it count."""
+    planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
+    pinned = Pinned(with_dbd_keys(registered(), planned, NOW_MS))
+    thread = StoreThread("test")
+    pinning = Pinning(
+        pinned,
+        read_policy(pinned.trust.config, roots=pinned.trust.roots, taken_at_ms=NOW_MS),
+        path=tmp_path / "trust.json",
+        thread=thread,
+        now_ms=lambda: NOW_MS,
+        validator_keys_changed=lambda: None,
+        policy_changed=lambda: None,
+    )
+    assert pinned.validator_key(NEXT_KEY.kid, NOW_MS) is None
+    asyncio.run(pinning.take_bundle(bundle(issued_at_ms=NOW_MS + 1_000)))
+    thread.close()
+    assert pinned.service_ms == NOW_MS + 1_000
+    assert pinned.validator_key(NEXT_KEY.kid, NOW_MS) == NEXT_KEY.public
