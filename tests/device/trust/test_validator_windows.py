@@ -269,7 +269,7 @@ def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
 
 
 def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
-    """The next key was announced before; a bundle that the service signed after its beginning lets it count."""
+    """The next key was announced before; a bundle that the service signed later lets it count."""
     planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
     pinned = Pinned(with_dbd_keys(registered(), planned, NOW_MS))
     thread = StoreThread("test")
