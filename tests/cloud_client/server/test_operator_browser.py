@@ -88,6 +88,18 @@ def test_a_page_keeps_itself_current(tab: Tab, staged: tuple[str, str]) -> None:
     )
 
 
+def test_a_page_that_is_not_there_is_current_all_the_same(tab: Tab, staged: tuple[str, str]) -> None:
+    """The server answers: 404 where there is no such device, 403 where the key has no such scope."""
+    url, api_key = staged
+    tab.show(width=1280, height=900)
+    sign_in(tab, url, api_key)
+    tab.open(f"{url}/operator/devices/no-such-gate")
+    tab.value("document.querySelector('h1').textContent = 'old'")
+    tab.value("refresh()")
+    assert tab.value("document.body.classList.contains('stale')") is False
+    assert text_of(tab, "h1") == "No such device"
+
+
 HANGS = """{
   window.asked = 0;
   window.fetch = (_, { signal }) => new Promise((_, fails) => {

@@ -413,6 +413,8 @@ def test_a_chosen_language_stays(desk: Desk, partner: Partner) -> None:
     assert "Visão geral" in desk.page("/operator/devices")
     assert "Overview" in desk.page("/operator/devices?language=en")
     assert "Overview" in desk.get("/operator", headers={"Accept-Language": "pt-BR"}).text
+    listed = desk.page("/operator/verdicts?reconciliation=conflict&page=2&language=en")
+    assert 'href="?reconciliation=conflict&amp;page=2&amp;language=pt-BR"' in listed
     for odd in ("fr", "", "x" * 5000, "pt-BR\r\nSet-Cookie: a=b"):
         assert "Overview" in desk.get("/operator", params={"language": odd}).text
 

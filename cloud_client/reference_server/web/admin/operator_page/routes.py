@@ -198,7 +198,6 @@ class OperatorPage:
             "title": title,
             "now_ms": now_ms,
             "form_token": visit.form_token,
-            "url": request.url,
             "needs": scope,
         } | shown
         if not shown.get("allowed"):
@@ -254,7 +253,7 @@ class OperatorPage:
         language = language_of(
             chosen if chosen in LANGUAGES else kept, request.headers.get("accept-language")
         )
-        page = self._templates[language].get_template(template).render(context)
+        page = self._templates[language].get_template(template).render(context, url=request.url)
         response = HTMLResponse(page, status, {"Vary": "Accept-Language", "Content-Language": language})
         if language == chosen != kept:
             response.set_cookie(

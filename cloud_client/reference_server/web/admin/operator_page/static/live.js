@@ -21,7 +21,7 @@ async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_MS) });
     if (answer.redirected) return location.reload(); // signed out meanwhile
-    if (!answer.ok) throw new Error(String(answer.status));
+    if (answer.status >= 500) throw new Error(String(answer.status));
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (visit(fresh) !== visit(document)) return location.reload();
     const old = document.querySelector("main");
