@@ -97,6 +97,17 @@ def test_the_monitor_reads_captures_and_makes_them(tmp_path: Path) -> None:
     assert kept == [(p.direction, p.data) for p in golden_packets() if p.direction is Direction.FROM_DEVICE]
 
 
+@pytest.mark.parametrize("magic", ["0a0d0d0a", "a1b2c3d4", "4d3cb2a1", "a1b23c4d"])
+def test_a_capture_in_another_form_is_not_read_as_bytes_of_the_cable(tmp_path: Path, magic: str) -> None:
+    """Wireshark saves pcapng unless it is asked for pcap."""
+    path = write_pcap(tmp_path / "c.pcap", golden_packets())
+    path.write_bytes(bytes.fromhex(magic) + path.read_bytes()[4:])
+    words = ["link", "monitor", "--file", str(path)]
+    done = subprocess.run([*PALMCTL, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not a little-endian pcap file with microseconds" in done.stderr
+
+
 def test_a_capture_is_not_written_over_itself(tmp_path: Path) -> None:
     path = write_pcap(tmp_path / "c.pcap", golden_packets())
     before = path.read_bytes()

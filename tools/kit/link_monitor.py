@@ -14,7 +14,7 @@ from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, DropReason, Frame, FrameDecoder, FrameKind
 from link1.transport.serial_port import Port
-from tools.kit.link_pcap import Captured, Direction, FrameCutter, PcapWriter, is_pcap, read_pcap
+from tools.kit.link_pcap import Captured, Direction, FrameCutter, PcapWriter, is_capture, read_pcap
 
 READ_BYTES = 16_384
 
@@ -106,7 +106,7 @@ class CableLog:
 def pieces_of_file(file: BinaryIO, direction: Direction) -> Iterator[Captured]:
     """Bytes as they were captured, or the packets of a pcap file; raises FormatError for a damaged one."""
     magic = file.read(4)
-    if is_pcap(magic):
+    if is_capture(magic):
         yield from read_pcap(file, magic)
         return
     piece = magic + file.read(READ_BYTES)

@@ -17,6 +17,12 @@ from link1.frames import MAX_ENCODED_BYTES
 
 DLT_USER0 = 147
 MAGIC_US = 0xA1B2C3D4
+_OURS = MAGIC_US.to_bytes(4, "little")
+_CAPTURES = (
+    *(_OURS, _OURS[::-1], b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d"),  # microseconds, nanoseconds
+    b"\n\r\r\n",  # pcapng
+)
+"""How captures begin; no frame begins so."""
 _FILE_HEADER = struct.Struct("<IHHiIII")
 _PACKET_HEADER = struct.Struct("<IIII")
 MAX_PACKET_BYTES = 2 * MAX_ENCODED_BYTES
@@ -85,16 +91,16 @@ class PcapWriter:
         self._file.flush()
 
 
-def is_pcap(start: bytes) -> bool:
-    """Whether a file that begins so is a capture that `read_pcap` reads."""
-    return start[:4] == MAGIC_US.to_bytes(4, "little")
+def is_capture(start: bytes) -> bool:
+    """Whether a file that begins so is a capture; one in another form than ours is refused by `read_pcap`."""
+    return start[:4] in _CAPTURES
 
 
 def read_pcap(file: BinaryIO, begun: bytes = b"") -> Iterator[Captured]:
     """The packets of a capture, of which `begun` has been read. Raises FormatError for another file."""
     head = begun + file.read(_FILE_HEADER.size - len(begun))
-    if len(head) < _FILE_HEADER.size or not is_pcap(head):
-        raise FormatError("not a little-endian pcap file with microseconds")
+    if len(head) < _FILE_HEADER.size or head[:4] != _OURS:
+        raise FormatError("not a little-endian pcap file with microseconds; Wireshark's Save As makes one")
     if _FILE_HEADER.unpack(head)[6] != DLT_USER0:
         raise FormatError("a pcap file of something else: the link type is not DLT_USER0 (147)")
     while len(head := file.read(_PACKET_HEADER.size)) == _PACKET_HEADER.size:
