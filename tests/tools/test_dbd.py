@@ -187,6 +187,25 @@ def test_an_expired_request_is_followed_by_another(tmp_path: Path) -> None:
     assert [line["why"] for line in lines if line.get("event") == "request_ended"] == ["expired", "expired"]
 
 
+@pytest.mark.parametrize("second", ["simulate", "conform"])
+def test_a_key_counts_for_one_program_at_a_time(tmp_path: Path, second: str) -> None:
+    """Two would sign different decisions under one decision_seq."""
+    key_file, absent, public = tmp_path / "k", str(tmp_path / "absent"), DEVICE_KEY.public.b64
+    create_key(key_file)
+    common = ("--port", absent, "--key-file", str(key_file), "--dbd-id", "d", "--gate-id", "g")
+    first = [*PALMCTL, "dbd", "simulate", *common, "--device-pub-b64", public, "--json"]
+    with subprocess.Popen(first, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None and "no such port" in running.stdout.readline()
+            peer = "--device-pub-b64" if second == "simulate" else "--peer-pub-b64"
+            refused = palmctl("dbd", second, *common, peer, public)
+            assert (refused.returncode, "in use by another program" in refused.stderr) == (1, True)
+        finally:
+            running.terminate()
+    again = palmctl("dbd", "simulate", *common, "--device-pub-b64", public, "--timeout-s", "0.3")
+    assert again.returncode == 3
+
+
 def test_a_policy_file_decides(tmp_path: Path) -> None:
     policy = tmp_path / "policy.json"
     rule = {"when": {"subject_ref": "5" * 32}, "outcome": "BLOQUEAR", "reason": "no_balance"}

@@ -108,6 +108,7 @@ def simulate(
     from link1.errors import FormatError
     from link1.keys import PublicKey
     from tools.kit.simulate.faults import Fault, in_turn
+    from tools.kit.simulate.files import used_alone
     from tools.kit.simulate.policy import load_faults, load_policy
     from tools.kit.simulate.simulator import Simulator, SimulatorSetup
 
@@ -136,8 +137,9 @@ def simulate(
     )
     report = _print_json if as_json else _print_text
     try:
-        simulator = Simulator(setup, report)
-        done = asyncio.run(_run(simulator, timeout_s))
+        with used_alone(key_file):
+            simulator = Simulator(setup, report)
+            done = asyncio.run(_run(simulator, timeout_s))
     except FormatError as error:
         raise click.ClickException(str(error)) from None
     if not done and (passages is not None or (timeout_s is not None and not simulator.met_device)):
@@ -214,6 +216,7 @@ def conform(  # noqa: C901 (options, one after the other)
     from tools.kit.conform.end_under_test import Setup
     from tools.kit.conform.hands import HandError, OperatorHand, OperatorHook, ProgramHand, ProgramHook
     from tools.kit.conform.runner import NobodyThere, chosen, rules_for
+    from tools.kit.simulate.files import used_alone
 
     ours = Role.DEVICE if as_device else Role.VALIDATOR
     every_rule = rules_for(ours.peer)
@@ -269,7 +272,8 @@ def conform(  # noqa: C901 (options, one after the other)
     )
     line = command.as_json if as_json else command.as_text
     try:
-        tally = command.conform(setup, port, key_file, rules, lambda finding: click.echo(line(finding)))
+        with used_alone(key_file):
+            tally = command.conform(setup, port, key_file, rules, lambda finding: click.echo(line(finding)))
     except (NobodyThere, TransportError) as error:
         click.echo(f"palmctl: {port}: {error}", err=True)
         sys.exit(3)

@@ -1,7 +1,10 @@
 """The files of a simulated validator: its key, and the counters that must survive its restarts."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +40,20 @@ def create_key(path: Path) -> SigningKey:
         file.flush()
         os.fsync(file.fileno())
     return key
+
+
+@contextmanager
+def used_alone(key_file: Path) -> Iterator[None]:
+    """No other program signs with this key and counts meanwhile. Raises FormatError where one does."""
+    with key_file.open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FormatError(
+                f"{key_file} is in use by another program, and each number of a key is given once; "
+                "end that one, or use another key"
+            ) from None
+        yield
 
 
 def state_path(key_file: Path) -> Path:
