@@ -19,7 +19,7 @@ async function refresh() {
   if (asking || document.hidden || getSelection().toString()) return;
   asking = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_MS) });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout?.(ANSWER_MS) });
     if (answer.redirected) return location.reload(); // signed out meanwhile
     if (answer.status >= 500) throw new Error(String(answer.status));
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
