@@ -121,9 +121,12 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         ({"host": "::1"}, False),
         ({"host": "localhost"}, False),
         ({"tls_cert": Path("c")}, True),
+        ({"rate_scale": 1e6}, False),
+        ({"rate_scale": float("inf")}, True),
+        ({"rate_scale": float("nan")}, True),
     ],
 )
-def test_no_plain_http_beyond_this_machine(tmp_path: Path, options: dict[str, Any], refused: bool) -> None:
+def test_what_cannot_be_served_is_refused(tmp_path: Path, options: dict[str, Any], refused: bool) -> None:
     asked = ServeOptions(DataDirectory.of(tmp_path), **options)
     if not refused:
         asked.check()
