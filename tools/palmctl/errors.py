@@ -2,6 +2,8 @@
 what was found (never a secret, never a personal value) and what to do.
 """
 
+from device.errors import NOT_ROOT
+
 
 class ToolError(Exception):
     """Base of the errors of the command line itself. `exit_code` is how `palmctl` ends with it."""
@@ -41,6 +43,12 @@ class OtherDevice(ToolError):
 
 class BundleRefused(ToolError):
     """The support bundle cannot be written."""
+
+
+class RootNeeded(ToolError):
+    """This user is not root, who alone may do it."""
+
+    code = NOT_ROOT
 
 
 class KeysNotEncrypted(ToolError):

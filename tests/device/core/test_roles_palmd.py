@@ -121,29 +121,32 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
     assert device.status().device_id == device.config.device.id
 
 
-_ROLLBACK = """
+_AS_ANOTHER_USER = """
 import json, os, sys
 from click.testing import CliRunner
-from tools.palmctl.commands import update
+from tools.palmctl.commands import keys, update
 from tools.palmctl.main import main
 
 os.setgroups([])
 os.setresgid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
 os.setresuid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
-done = CliRunner().invoke(main, ["update", "rollback", "--json", "--config", sys.argv[2]])
+done = CliRunner().invoke(main, [*sys.argv[2:], "--json"])
 print(json.dumps([done.exit_code, done.stdout]))
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
-def test_what_is_for_root_alone_ends_palmctl_as_not_permitted(device: Device) -> None:
+@pytest.mark.parametrize("words", ["update rollback", "keys encrypt"])
+def test_what_is_for_root_alone_ends_palmctl_as_not_permitted(device: Device, words: str) -> None:
     runtime, config = device.config.device.runtime_dir, device.board.config_path
     let_through(runtime / "x")
     control = socket_path(runtime, SocketRole.TECHNICIAN)
     for path in (control, control.parent, config):
         os.chown(path, 0, CARRIER_USER)
+    for path in (device.config.device.state_dir, *device.config.device.state_dir.rglob("keys*")):
+        os.chown(path, CARRIER_USER, CARRIER_USER)
     done = subprocess.run(
-        [sys.executable, "-c", _ROLLBACK, str(CARRIER_USER), str(config)],
+        [sys.executable, "-c", _AS_ANOTHER_USER, str(CARRIER_USER), *words.split(), "--config", str(config)],
         capture_output=True,
         text=True,
         timeout=120,

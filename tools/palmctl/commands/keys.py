@@ -13,7 +13,7 @@ from device.config.config import config_path, load_config
 from device.errors import KeysAbsent
 from device.trust.credentials import UNIT, encrypt_keys, write_drop_in
 from device.trust.keystore import KeyStore
-from tools.palmctl.errors import KeysNotEncrypted
+from tools.palmctl.errors import KeysNotEncrypted, RootNeeded
 from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import translated as _
 
@@ -41,7 +41,7 @@ def encrypt(*, with_key: str, config: Path | None, as_json: bool) -> None:
     Each is read back before its file goes. Daemons that run are restarted. Interrupted, run it again: it goes
     on. There is no way back to files; a factory reset makes room for new keys.
 
-    Exit code 0: done, or done before. 1: refused or failed. 3: not provisioned.
+    Exit code 0: done, or done before. 1: refused or failed. 3: not provisioned. 4: this user is not root.
     """
     settings = load_config(config_path(config))
     kind = move_keys(settings.keys_dir, with_key, lambda text: click.echo(_(text), err=True))
@@ -64,12 +64,12 @@ def move_keys(keys_dir: Path, with_key: str, tell: Callable[[str], None]) -> str
     cut leaves the unit without keys.
 
     Returns what they are encrypted with, as systemd-creds(1) names it; None where it was all done before.
-    Raises KeysNotEncrypted, KeyStoreError, OSError.
+    Raises RootNeeded, KeysNotEncrypted, KeyStoreError, OSError.
     """
     if not KeyStore.exists(keys_dir):
         raise KeysAbsent(f"{keys_dir} holds no keys; `palmctl provision` makes the keys of a new device")
     if os.geteuid() != 0:
-        raise KeysNotEncrypted("only root may hand keys to the units: sudo palmctl keys encrypt")
+        raise RootNeeded("only root may hand keys to the units: sudo palmctl keys encrypt")
     if not _BOOTED.is_dir() or shutil.which("systemd-creds") is None:
         raise KeysNotEncrypted(
             "systemd does not run this machine, or has no systemd-creds (it came with 250): the keys stay "
