@@ -55,6 +55,7 @@ _MAX_CHUNK_ANSWER_BYTES: Final = 2 * MAX_CHUNK_BYTES
 SEQ_CONFLICT: Final = "seq_conflict"
 """The service's code for a verdict_seq that it knows with another content (device surface §3)."""
 _MAX_DETAIL_CHARACTERS: Final = 200
+_WIPED: Final = "this device is wiped; palmctl status says what to do"
 _CODE = re.compile(r"[a-z_]{1,64}")
 
 _log = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ class CarrierApi:
     """Whether the service is reachable."""
     wipe_id: Callable[[], str | None]
     """Of a completed wipe that is not yet reported to the service."""
+    wipe_ended: Callable[[], bool]
+    """The service knows of the wipe, or the validator has its record: the http key is destroyed."""
     report: Callable[[], SelfReport]
     updates: Callable[[], UpdateDesk | None]
     offers: OfferReader
@@ -179,6 +182,8 @@ class CarrierApi:
             raise IpcRefused("store", str(error)) from error
 
     async def _hello(self, _request: Packet) -> Packet:
+        if self.wipe_ended():  # maybe by mail, and then the carrier still has its copy of the http key
+            raise IpcRefused(carrier.WIPED_CODE, _WIPED)
         gallery = self.gallery()
         position = None if gallery is None else _position(gallery)
         return reply_with(carrier.HelloAnswer(position, self.wipe_id()))
@@ -186,7 +191,7 @@ class CarrierApi:
     async def _http_key(self, _request: Packet) -> Packet:
         key = self.http_key()
         if key is None:
-            raise IpcRefused(carrier.WIPED_CODE, "this device is wiped; palmctl status says what to do")
+            raise IpcRefused(carrier.WIPED_CODE, _WIPED)
         return reply(key)
 
     async def _gallery_deltas(self, request: Packet) -> Packet:

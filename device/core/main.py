@@ -406,6 +406,7 @@ class Palmd:
         self.carrier = CarrierApi(
             gallery=lambda: gallery.serving,
             wipe_id=lambda: self.wipe.unconfirmed,
+            wipe_ended=lambda: self.wipe.ended,
             journal=opened.journal,
             http_key=lambda: opened.keys.http.seed if self.wipe.may_ask_service else None,
             statuses=statuses,

@@ -99,8 +99,14 @@ class RunningWipe:
 
     @property
     def may_ask_service(self) -> bool:
-        """Whether the http key may still be used."""
-        return not self._closed or self.unconfirmed is not None
+        """Whether the http key may still be used: until the service's wipe has ended, or a technician's is
+        on its way."""
+        return not self.ended if self.begun else not self._closed
+
+    @property
+    def ended(self) -> bool:
+        """The service knows of the wipe, or the validator has its record: nothing is left to carry."""
+        return self._wipe is not None and self._wipe.stage is WipeStage.CONFIRMED
 
     async def ordered(self, wipe_id: str) -> str | None:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""

@@ -75,6 +75,8 @@ class WipedDevice:
         return reply()
 
     async def _hello(self, _request: Packet) -> Packet:
+        if self._wipe.unconfirmed is None:
+            raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
         return reply_with(carrier.HelloAnswer(None, self._wipe.unconfirmed))
 
     async def _http_key(self, _request: Packet) -> Packet:

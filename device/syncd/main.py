@@ -72,7 +72,7 @@ async def carry(
                 group.create_task(_run(task, context, connect()), name=task.name)
     except* tasks.DeviceWiped:
         # The end of the process removes the http key and every page it carried from memory.
-        _log.info("this device is wiped and the service knows it: nothing is left to carry")
+        _log.info("this device is wiped: nothing is left to carry")
         tell("wiped: nothing is left to carry")
 
 

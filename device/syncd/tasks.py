@@ -273,7 +273,12 @@ class StatusTask(SyncTask):
 
     async def step(self, core: CoreLine) -> float:
         self._context.status_wanted.clear()
-        pending = read_answer(carrier.HelloAnswer, await core.call("hello")).wipe_id
+        try:
+            pending = read_answer(carrier.HelloAnswer, await core.call("hello")).wipe_id
+        except IpcRefused as error:
+            if error.code == carrier.WIPED_CODE:
+                raise DeviceWiped from error
+            raise
         if pending is not None:
             # Interrupted after the order: the status may no longer be available to this key.
             await self._confirm_wipe(core, pending)

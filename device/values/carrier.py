@@ -12,7 +12,7 @@ from link1.members import NAME
 from link1.wire import Between, WireObject
 
 WIPED_CODE: Final = "wiped"
-"""With this code the core refuses to hand out the http key, because it is destroyed."""
+"""With this code the core refuses `hello` and `http_key`, because that key is destroyed."""
 MAX_WAIT_MS: Final = 60_000
 """A carrier asks again after at most this time, so that a hanging one is noticed."""
 

@@ -192,6 +192,7 @@ async def running_core(
     newest_status_ms: int = 0,
     data_key: bytes = DATA_KEY,
     verdict_kid: str = VERDICT_KEY.kid,
+    wiped: bool = False,
 ) -> AsyncIterator[Core]:
     """Open gallery and journal in `folder`, serve the carrier's socket, close everything again."""
     clock = SystemClock()
@@ -220,7 +221,7 @@ async def running_core(
     api = CarrierApi(
         gallery=lambda: gallery,
         journal=journal,
-        http_key=lambda: keys.http.seed,
+        http_key=lambda: None if wiped else keys.http.seed,
         statuses=StatusReader(device_id, status_key, at_least_ms=lambda: newest_status_ms),
         journal_thread=store,
         gallery_thread=store,
@@ -235,6 +236,7 @@ async def running_core(
         server_time=heard.server_time,
         link_state=heard.link_state,
         wipe_id=lambda: None,
+        wipe_ended=lambda: wiped,
         report=some_report,
         updates=lambda: None,
         offers=OfferReader(device_id, status_key, clock.wall_ms),

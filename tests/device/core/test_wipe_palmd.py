@@ -80,7 +80,8 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
         assert "palmctl factory-reset" in "\n".join(lines(told))
         assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
         await ask_carrier(device, "wiped", wipe_id="w-1")
-        assert (await ask_carrier(device, "hello"))[0]["wipe_id"] is None
+        with pytest.raises(IpcRefused, match="wiped"):
+            await ask_carrier(device, "hello")
         assert set(files_of(state)) == {"wipe.json"}
         assert found_in(state, secrets | http) == []
 

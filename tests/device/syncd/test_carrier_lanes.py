@@ -16,14 +16,18 @@ import httpx
 import pytest
 
 from cloud_client.client import CloudClient, ServerAddress
+from device.core.wiped_device import WipedDevice
 from device.enrolment.outbox import EnrolmentAnswer
 from device.platform.clock import SystemClock
+from device.platform.ipc import IpcServer
 from device.syncd.main import carry
 from device.syncd.tasks import CoreLine
+from device.wipe.wipe import Wipe, WipeStage
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.signed import object_ref
 from tests.device.carrier_setting import Core, Service, device_status, running_core
+from tests.device.provisioning.provisioning_setting import settings
 
 T = TypeVar("T")
 HTTP_KEY = SigningKey.from_seed(bytes([21]) * 32)
@@ -415,6 +419,25 @@ def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
         assert at[2] - at[0] > 1.4  # the shortest waits of a task are 0.5 and 1 s
 
     with_everything(tmp_path, scenario, cloud)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_wipe_that_ended_by_mail_ends_the_carrier(tmp_path: Path, restarted: bool) -> None:
+    """The validator has the record, so the core needs no confirmation, and its http key is destroyed."""
+
+    async def story() -> None:
+        async with carrying(Cloud(), tmp_path / "carrier.sock") as told:
+            if restarted:
+                over = Wipe(WipeStage.CONFIRMED, "w", "gate-7-left", "gate-7", "dbd-7")
+                core = WipedDevice(settings(tmp_path), over)
+                server = await IpcServer.start(tmp_path / "carrier.sock", core.answer_carrier)
+                await until(lambda: told[-1:] == [OVER])
+                await server.close()
+            else:
+                async with running_core(tmp_path, wiped=True):
+                    await until(lambda: told[-1:] == [OVER])
+
+    run(story)
 
 
 def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:
