@@ -101,7 +101,7 @@ class RunningWipe:
     def may_ask_service(self) -> bool:
         """Whether the http key may still be used: until the service's wipe has ended, or a technician's is
         on its way."""
-        return not self.ended if self.begun else not self._closed
+        return not self._closed if self._wipe is None else not self.ended
 
     @property
     def ended(self) -> bool:

@@ -290,6 +290,17 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
         assert (code, "palmctl provision" in said) == (3, True)
 
 
+def test_no_key_is_handed_out_behind_a_technicians_reset(device: Device) -> None:
+    with PtyPair() as pair:
+        device.plug(pair)
+        with device.running() as process:
+            named = DeviceNamed(device.config.device.id).to_obj()
+            ask_core(device.config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
+            with pytest.raises(IpcError):  # refused, or the process has ended
+                asyncio.run(ask_carrier(device, "http_key"))
+            assert process.wait(20) == 0
+
+
 def test_a_reset_of_a_wiped_device_whose_service_does_not_know_of_the_wipe_empties_it(device: Device) -> None:
     with PtyPair() as pair:
         device.plug(pair)
