@@ -77,19 +77,22 @@ class Journal:
                     "SELECT max(coalesce((SELECT operating_ms FROM verdicts ORDER BY seq DESC LIMIT 1), 0),"
                     " coalesce((SELECT max(operating_ms) FROM ended), 0))"
                 ).fetchone()
+            self._operated_ms = int(operated_ms)
+            self.mail = MailBoxes(rows)
+            """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
             self._bring_in()
+        except (TypeError, ValueError) as error:
+            rows.close()
+            raise broken("a column holds another type than this device writes") from error
         except BaseException:
             rows.close()
             raise
         self.evidence_beyond = 0
         """Signed messages since the start that exceeded the limits and were not kept."""
-        self.mail = MailBoxes(rows)
-        """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
         self.halted: str = halted[0] if halted else ""
         """Why no further verdict is numbered; empty while the journal is not halted."""
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
-        self._operated_ms = int(operated_ms)
 
     def close(self) -> None:
         self._rows.close()
@@ -153,7 +156,10 @@ class Journal:
                     decision_ref=refs.get(Kind.DECISION),
                     passage_ref=refs.get(Kind.PASSAGE),
                 )
-            return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
+            try:
+                return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
+            except ValueError as error:
+                raise broken("a transaction ended with a code that this device does not write") from error
 
     def _verdict_of(self, txn_id: str) -> tuple[str, StoredVerdict] | None:
         """The ref of the request, and the verdict on it."""

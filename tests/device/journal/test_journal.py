@@ -573,6 +573,32 @@ def test_a_file_that_is_no_journal(path: Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    "column", ["ended SET operating_ms", "mail_state SET value", "verdicts SET operating_ms"]
+)
+def test_a_column_that_damage_gave_another_type_is_damage_at_the_start(path: Path, column: str) -> None:
+    journal = open_journal(path)
+    append(journal, "a")
+    journal.remember_end(txn_id_of("ended"), "1" * 32, ErrorCode.EXPIRED)
+    journal.mail.applied(1)
+    journal.close()
+    tamper(path, f"UPDATE {column} = 'text'")
+    with pytest.raises(JournalError, match="damaged"):
+        open_journal(path)
+
+
+def test_an_end_with_a_code_that_damage_changed_is_damage(path: Path) -> None:
+    journal = open_journal(path)
+    journal.remember_end(txn_id_of("ended"), "1" * 32, ErrorCode.EXPIRED)
+    journal.close()
+    tamper(path, "UPDATE ended SET code = 'expibed'")
+    journal = open_journal(path)
+    with pytest.raises(JournalError, match="damaged"):
+        journal.find_txn(txn_id_of("ended"))
+    assert append(journal, "a").seq == 1
+    journal.close()
+
+
 def test_a_torn_journal(path: Path) -> None:
     journal = open_journal(path)
     for number in range(40):
