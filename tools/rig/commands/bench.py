@@ -12,7 +12,7 @@ from tools.palmctl.commands.bench import outputs, report_figures
 @click.command()
 @click.option(
     "--requests",
-    type=click.IntRange(1000),
+    type=click.IntRange(100),
     default=10_000,
     show_default=True,
     help="Requests of each kind to compare.",
@@ -51,7 +51,7 @@ def cloud(
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(1),
+    type=click.FloatRange(0.1),
     default=5.0,
     show_default=True,
     help="How long each situation is looked at.",
