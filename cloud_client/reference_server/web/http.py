@@ -82,6 +82,11 @@ class HttpRequest:
         # RFC 9112 §6.3: a request without either has no body.
         self.whole = "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
+    @property
+    def operation(self) -> str:
+        """The method of the operation that is asked for: a HEAD is a GET whose body is not sent."""
+        return "GET" if self.method == "HEAD" else self.method
+
     def header(self, name: str) -> list[str]:
         """Every value of a header, in order; ``name`` in lower case."""
         return self.headers.get(name, [])

@@ -48,6 +48,29 @@ def test_some_are_at_work_at_once_and_none_is_forgotten() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_poll_of_either_method_has_a_turn(own_cloud: Cloud, method: str) -> None:
+    """However many wait, no more than some are at work."""
+    tenant, waiters = own_cloud.new_tenant(), own_cloud.api.service.waiters
+    device = tenant.device()
+    path, query = "/v1/gallery/deltas", "epoch=1&after_seq=0&wait_s=20"
+    headers = device.signed(method, path, query, None)
+
+    async def run() -> None:
+        poll = asyncio.create_task(own_cloud.http.request(method, f"{path}?{query}", headers=headers))
+        while not waiters.count:  # noqa: ASYNC110 - nothing tells but asking
+            await asyncio.sleep(0.01)
+        for _ in range(AT_WORK):
+            await waiters.at_work.acquire()
+        assert waiters.at_work.locked()
+        for _ in range(AT_WORK):
+            waiters.at_work.release()
+        waiters.end_all()
+        assert (await poll).status_code == 200
+
+    own_cloud.run(run())
+
+
 def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
     """A device that looks after the change waits for the next one; one that looked before it is woken."""
 

@@ -100,7 +100,7 @@ class Api:
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
         exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
         operations = table.get(template, {})
-        operation = operations.get(request.method)
+        operation = operations.get(request.operation)
         try:
             if operation is not None and operation.polled:
                 # Not held while an answer is sent: a client that reads slowly takes nobody's turn.
@@ -148,10 +148,9 @@ class Api:
         request.check_framing()
         if not operations:
             raise Problem(ProblemCode.ROUTE_NOT_FOUND)
-        method = "GET" if request.method == "HEAD" else request.method
-        if method == "OPTIONS":
+        if request.method == "OPTIONS":
             return ApiAnswer(204, headers={"Allow": _allow(operations)})
-        operation = operations.get(method)
+        operation = operations.get(request.operation)
         if operation is None:
             raise Problem(ProblemCode.METHOD_NOT_ALLOWED, headers={"Allow": _allow(operations)})
         exchange.retirement = operation.retirement
