@@ -31,6 +31,9 @@ def migrate_within(store: CloudStore, tx: Tx) -> None:
             f"the database has schema version {version}, this server knows {len(MIGRATIONS)}: "
             "run the newer version, or restore the backup that was made before the upgrade"
         )
+    if store.engine == "postgresql":
+        # A server's statements have a limit; an index over a year of verdicts takes longer.
+        tx.run("SET LOCAL statement_timeout = 0")
     if version == 0:
         tx.run(f"CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (version INTEGER NOT NULL)")
     for number, statements in enumerate(MIGRATIONS[version:], version + 1):

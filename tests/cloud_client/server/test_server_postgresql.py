@@ -346,6 +346,22 @@ def test_a_newer_schema_is_refused(on_postgresql: Cloud) -> None:
         open_store(url)
 
 
+def test_a_migration_may_take_long(postgresql: Cluster) -> None:
+    url = postgresql.new_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (
+            "CREATE TABLE limits (statement_timeout TEXT)",
+            """CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS
+               $$ BEGIN INSERT INTO limits VALUES (current_setting('statement_timeout')); END $$""",
+            "CREATE EVENT TRIGGER note ON ddl_command_start EXECUTE FUNCTION note()",
+        ):
+            connection.execute(statement)
+    with closing(open_store(url)) as store:
+        assert query(url, "SELECT DISTINCT statement_timeout FROM limits") == [("0",)]
+        # What comes after it has its limit again.
+        assert store.read(lambda tx: tx.scalar("SHOW statement_timeout")) == "1min"
+
+
 def test_two_that_make_the_same_at_once(on_postgresql: Cloud) -> None:
     """Under different locks the second finds out at the write, and starts again with the first's in sight."""
     tenant = on_postgresql.new_tenant()
