@@ -362,6 +362,21 @@ def test_a_migration_may_take_long(postgresql: Cluster) -> None:
         assert store.read(lambda tx: tx.scalar("SHOW statement_timeout")) == "1min"
 
 
+def test_limits_hold_after_the_clock_of_the_database_was_put_back(
+    postgresql: Cluster, tmp_path: Path
+) -> None:
+    cloud = Cloud(tmp_path / "data", rate_scale=1.0, database=postgresql.new_database())
+    partner = cloud.new_tenant().partner()
+    cloud.clock.forward(s=86_400)
+    assert partner.send("GET", "/v1/devices").status_code == 200
+    cloud.clock.forward(s=-86_400)
+    answers = [partner.send("GET", "/v1/devices") for _ in range(201)]
+    assert [answer.status_code for answer in answers] == [200] * 199 + [429] * 2
+    cloud.clock.forward(s=int(answers[-1].headers["retry-after"]))
+    assert partner.send("GET", "/v1/devices").status_code == 200
+    cloud.close()
+
+
 def test_two_that_make_the_same_at_once(on_postgresql: Cloud) -> None:
     """Under different locks the second finds out at the write, and starts again with the first's in sight."""
     tenant = on_postgresql.new_tenant()

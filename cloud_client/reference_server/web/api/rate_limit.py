@@ -21,6 +21,8 @@ from cloud_client.reference_server.store.vault import Vault
 _FORGET_ABOVE = 20_000  # buckets; full ones are forgotten, which loses nothing
 _FORGET_EVERY = 1000  # requests
 _FORGET_AFTER_S = 3600.0  # every bucket is full again by then
+_WAITED_S = 10.0
+"""Beyond any wait for a bucket's row: a time so far ahead is of a clock that was put back since."""
 _ROUNDING = 1e-6
 """Refilling in steps leaves rounding below a whole token."""
 
@@ -170,7 +172,8 @@ _TAKE = f"""
         tokens = CASE WHEN {_FILLED} + :rounding >= :cost THEN greatest(0, {_FILLED} - :cost)
                       ELSE {_FILLED} END,
         granted = {_FILLED} + :rounding >= :cost,
-        at_s = greatest(b.at_s, excluded.at_s)
+        at_s = CASE WHEN b.at_s > excluded.at_s + {_WAITED_S} THEN excluded.at_s
+                    ELSE greatest(b.at_s, excluded.at_s) END
     RETURNING tokens, granted"""  # noqa: S608 - fixed parts only
 _FORGET = f"DELETE FROM rate_buckets WHERE at_s < {_NOW} - :age_s"  # noqa: S608 - fixed parts only
 
