@@ -56,6 +56,8 @@ SWEEP_EVERY_S = 3600.0
 Ready = Callable[[str, str | None], None]
 """Called with the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
+_LEAST_RATE_SCALE = 0.25
+"""The first page of a gallery costs a device 5 of its 20: with less it could never have one."""
 _MOST_RATE_SCALE = 1_000_000
 _PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
@@ -199,8 +201,8 @@ class ServeOptions:
 
     def check(self) -> None:
         """OperatorError for what must not be served."""
-        if not 0 < self.rate_scale <= _MOST_RATE_SCALE:  # inf and nan are neither
-            raise OperatorError(f"--rate-scale is above 0 and at most {_MOST_RATE_SCALE:,}")
+        if not _LEAST_RATE_SCALE <= self.rate_scale <= _MOST_RATE_SCALE:  # inf and nan are neither
+            raise OperatorError(f"--rate-scale is {_LEAST_RATE_SCALE} to {_MOST_RATE_SCALE:,}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OperatorError("--tls-cert and --tls-key go together: give both or none")
         if self.tls_cert is not None:

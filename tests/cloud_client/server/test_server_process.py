@@ -124,6 +124,8 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         ({"rate_scale": 1e6}, False),
         ({"rate_scale": float("inf")}, True),
         ({"rate_scale": float("nan")}, True),
+        ({"rate_scale": 0.25}, False),
+        ({"rate_scale": 0.2}, True),
     ],
 )
 def test_what_cannot_be_served_is_refused(tmp_path: Path, options: dict[str, Any], refused: bool) -> None:

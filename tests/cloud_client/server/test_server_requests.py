@@ -1,6 +1,7 @@
 """What is the same for every route: order of checks, credentials, headers, bodies, queries, limits."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from cloud_client.contract import ServiceCode
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.strict_json import read_body
+from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.web.api.openapi import codes_of
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
@@ -269,6 +271,17 @@ def test_rate_limits_tell_and_hold(tmp_path_factory: pytest.TempPathFactory) -> 
         session = partner.send("POST", "/v1/enrollment-sessions", {"subject_id": person["subject_id"]})
         # The key's writes (38 of 40 left) are tighter than the tenant's sessions (59 of 60).
         assert session.headers["ratelimit-limit"] == "40"
+    finally:
+        cloud.close()
+
+
+def test_the_dearest_request_fits_the_least_limits(tmp_path: Path) -> None:
+    ServeOptions(DataDirectory.of(tmp_path), rate_scale=0.25).check()
+    cloud = Cloud(tmp_path, rate_scale=0.25)
+    try:
+        device = cloud.new_tenant().device()
+        cloud.clock.forward(s=60)
+        assert device.get("/v1/gallery/snapshot")["data"] == []
     finally:
         cloud.close()
 
