@@ -8,6 +8,7 @@ and the write-ahead log is emptied (``purge``) right after the commit.
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,9 @@ class SqliteStore(CloudStore):
     tidy_every_s = 0.5
 
     def __init__(self, path: Path) -> None:
+        # SQLite would make a file that everyone may read; its log takes the mode of the file.
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with _as_unavailable():
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.row_factory = sqlite3.Row
