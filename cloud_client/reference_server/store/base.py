@@ -60,7 +60,7 @@ class Change:
 
     ``stream`` (stream): a gallery stream has moved. ``device`` (tenant_id, device_id): a device must look
     again. ``wait`` (tenant_id, device_id, turn): a device has begun to wait. ``palm`` (stream, subject_id):
-    a person's templates are to be forgotten.
+    a person's templates are to be forgotten. ``missed``: any of these may not have been heard.
     """
 
     kind: str
@@ -73,6 +73,9 @@ class Change:
     def from_text(cls, text: str) -> Self:
         kind, *words = json.loads(text)
         return cls(kind, tuple(words))
+
+
+MISSED: Final = Change("missed", ())
 
 
 class Tx:

@@ -22,7 +22,16 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
-from cloud_client.reference_server.store.base import UNLOCKED, WHOLE, Change, CloudStore, Cursor, Row, Tx
+from cloud_client.reference_server.store.base import (
+    MISSED,
+    UNLOCKED,
+    WHOLE,
+    Change,
+    CloudStore,
+    Cursor,
+    Row,
+    Tx,
+)
 
 log = logging.getLogger("palm.cloud")
 T = TypeVar("T")
@@ -34,7 +43,7 @@ _LOCK_TIMEOUT_MS: Final = 5000
 """Longer than any write of ours takes; beyond this another process hangs, and the client gets a 503."""
 _STATEMENT_TIMEOUT_MS: Final = 60_000
 _LISTEN_S: Final = 30.0
-"""After so long a silence of the listening connection every waiting device looks: no wake is lost longer."""
+"""After so long a silence of the listening connection every stream is looked at."""
 _RECONNECT_S: Final = 0.5
 _ATTEMPTS: Final = 4
 _SERVER_OPTIONS: Final = (
@@ -228,7 +237,7 @@ class PostgresStore(CloudStore):
             try:
                 async with await psycopg.AsyncConnection.connect(self._url, **_settings()) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
-                    yield []  # whatever was missed before
+                    yield [MISSED]
                     while True:
                         notes = connection.notifies(timeout=_LISTEN_S, stop_after=1)
                         yield _changes([note.payload async for note in notes])

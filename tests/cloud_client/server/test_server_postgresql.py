@@ -4,6 +4,7 @@ The whole suite runs on PostgreSQL with PALM_TEST_ENGINE=postgresql; what only P
 runs whenever PostgreSQL is installed.
 """
 
+import asyncio
 import itertools
 import json
 import time
@@ -18,15 +19,21 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.http_signature import new_nonce, sign_request
+from cloud_client.reference_server.domain.gallery.palm_index import PalmProbe
+from cloud_client.reference_server.domain.gallery.waiters import Woken
+from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import port
 from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.engines import connect_store, open_store
 from cloud_client.reference_server.store.postgresql import translated
+from cloud_client.reference_server.web.api import changes
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
-from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant, decision, vector
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
+from tests.cloud_client.server.test_server_lists import Noted
+from tests.until import until
 from tools.cloud.command import cloud as command
 
 Pair = tuple[Running, Running]
@@ -210,6 +217,49 @@ def on_postgresql(postgresql: Cluster, tmp_path: Path) -> Iterator[Cloud]:
     cloud = Cloud(tmp_path / "data", database=postgresql.new_database())
     yield cloud
     cloud.close()
+
+
+def test_after_a_loss_of_its_listening_connection_a_process_looks_at_everything(
+    on_postgresql: Cloud, tmp_path: Path
+) -> None:
+    """A device that waits is woken, and no palm stays in memory whose erasure may not have been heard."""
+    tenant, service = on_postgresql.new_tenant(), on_postgresql.api.service
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
+    device.enrol(partner, partner.person()["subject_id"])
+    url = str(on_postgresql.data.database)
+    other = Cloud(tmp_path / "data", database=url)
+    listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+
+    def reads() -> int:
+        """How many palms a search has to read."""
+        with closing(connect_store(url)) as store, store.reading() as tx:
+            noted = Noted(tx)
+            probe = PalmProbe("nobody", (vector(9),), 0.9)
+            service.palms.search(noted, service.vault, environment, probe)
+        return sum("vector_ct" in sql for sql, _ in noted.asked)
+
+    def unheard() -> None:
+        assert query(url, f"SELECT pg_terminate_backend(pid) {listening}") == [(True,)]
+        elsewhere = Partner(other, partner.api_key, partner.key_id)
+        elsewhere.post(f"/v1/devices/{device.device_id}/revoke", {"reason": "lost"}, 200)
+
+    async def run() -> Woken:
+        async with changes.followed(service, on_postgresql.api.store):
+            await asyncio.to_thread(until, lambda: query(url, f"SELECT 1 {listening}"))
+            assert [reads(), reads()] == [2, 0]
+            async with service.waiters.at_work:
+                turn = service.waiters.enter(
+                    DeviceCaller(device.device_id, environment, "access", "active", "kid")
+                )
+                service.waiters.look(turn)
+                cut = asyncio.create_task(asyncio.to_thread(unheard))
+                woken = await service.waiters.wait(turn, 15)
+                await cut
+            return woken
+
+    assert on_postgresql.run(run()) is Woken.CHANGED
+    assert reads() == 2
+    other.close()
 
 
 def test_a_database_that_is_away_is_a_503(postgresql: Cluster, on_postgresql: Cloud) -> None:

@@ -221,6 +221,10 @@ class PalmIndex:
             palms.leaving.add(subject_id)
             palms.drop_if_free()
 
+    def forget_all(self) -> None:
+        """Drop every palm from memory; what is searched next is loaded again."""
+        self._palms.clear()
+
     @contextmanager
     def _held(self, stream: str) -> Iterator[_Palms]:
         """The palms of a stream, taken before the first read: what is forgotten is not read again."""

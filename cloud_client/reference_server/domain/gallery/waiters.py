@@ -148,6 +148,11 @@ class Waiters:
         self._changes += 1
         self._wake([*self._streams.get(stream, {}).values()])
 
+    def wake_all(self) -> None:
+        """Let every device look again."""
+        self._changes += 1
+        self._wake([*self._turns.values()])
+
     def _wake(self, turns: list[Turn]) -> None:
         """Some now, the others when the loop has done what else there is."""
         for turn in turns[:_WOKEN_AT_ONCE]:

@@ -10,7 +10,7 @@ from typing import Final
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import Change, Tx
+from cloud_client.reference_server.store.base import MISSED, Change, Tx
 
 log = logging.getLogger("palm.cloud")
 
@@ -42,7 +42,7 @@ async def _follow(service: Service, store: AsyncStore) -> None:
 
 
 async def _take_in(service: Service, store: AsyncStore, changes: list[Change]) -> None:
-    if not changes:
+    if not changes or MISSED in changes:
         try:
             service.waiters.positions(await store.read(_positions))
         except StoreUnavailable as error:
@@ -61,6 +61,9 @@ def _apply(service: Service, change: Change) -> None:
             service.waiters.entered_elsewhere(tenant_id, device_id, turn_id)
         case "palm", (stream, subject_id):
             service.palms.forget(stream, subject_id)
+        case "missed", ():
+            service.palms.forget_all()
+            service.waiters.wake_all()
         case _:
             log.warning("a change of an unknown kind was announced: does a newer server use this database?")
 
