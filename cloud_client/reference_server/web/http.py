@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -159,6 +160,19 @@ def is_drained(lengths: Sequence[str]) -> bool:
         and lengths[0].isdecimal()
         and int(lengths[0]) <= DRAINED_BYTES
     )
+
+
+def holder_of(address: str) -> str:
+    """Whom an address counts for: itself, or the /64 of an IPv6 one, which one host has whole."""
+    if ":" not in address:
+        return address
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped) if found.ipv4_mapped else found.packed[:8].hex()
 
 
 async def send_answer(send: Send, answer: ApiAnswer, headers: Mapping[str, str], *, head: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,6 +272,32 @@ def test_rate_limits_tell_and_hold(tmp_path_factory: pytest.TempPathFactory) -> 
         session = partner.send("POST", "/v1/enrollment-sessions", {"subject_id": person["subject_id"]})
         # The key's writes (38 of 40 left) are tighter than the tenant's sessions (59 of 60).
         assert session.headers["ratelimit-limit"] == "40"
+    finally:
+        cloud.close()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "granted"),
+    [
+        (["192.0.2.1", "::ffff:192.0.2.1"], 200),
+        (["2001:db8::1", "2001:db8::ffff"], 200),
+        (["192.0.2.1", "192.0.2.2"], 250),
+        (["2001:db8:0:1::1", "2001:db8:0:2::1"], 250),
+    ],
+)
+def test_strangers_are_limited_by_the_addresses_of_one_host(
+    tmp_path: Path, addresses: list[str], granted: int
+) -> None:
+    cloud = Cloud(tmp_path, rate_scale=1)
+
+    async def ask(address: str) -> list[int]:
+        transport = httpx.ASGITransport(cloud.app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://cloud.test") as client:
+            return [(await client.get("/problems")).status_code for _ in range(125)]
+
+    try:
+        answers = [status for address in addresses for status in cloud.run(ask(address))]
+        assert answers == [200] * granted + [429] * (250 - granted)
     finally:
         cloud.close()
 

@@ -56,7 +56,7 @@ from cloud_client.reference_server.web.api.operation import (
     Surface,
 )
 from cloud_client.reference_server.web.api.rate_limit import Charge, Limiter, Rate
-from cloud_client.reference_server.web.http import Bodies, HttpRequest, send_answer
+from cloud_client.reference_server.web.http import Bodies, HttpRequest, holder_of, send_answer
 from cloud_client.reference_server.web.routing import Routes
 
 log = logging.getLogger("palm.cloud")
@@ -187,7 +187,7 @@ class Api:
         now_ms = self.service.now_ms()
         authorization = request.header("authorization")
         if operation.surface is Surface.PUBLIC:
-            return PublicCaller(request.address), None
+            return PublicCaller(holder_of(request.address)), None
         caller: Caller
         verified = None
         if operation.surface is Surface.PARTNER:

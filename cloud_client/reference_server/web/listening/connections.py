@@ -18,9 +18,10 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from typing import Final, Protocol
+
+from cloud_client.reference_server.web.http import holder_of
 
 log = logging.getLogger("palm.cloud")
 
@@ -113,7 +114,7 @@ class Connections:
         if (full or len(self._where) >= self._most_strangers) and not self.make_room():
             self.warn("full", "no connection is taken: all %d places are in use", self._most)
             return False
-        holder = _holder(address)
+        holder = holder_of(address)
         self._strangers.setdefault(holder, {})[connection] = None
         self._where[connection] = holder
         return True
@@ -217,16 +218,3 @@ class Connections:
         del of_holder[connection]
         if not of_holder:
             del self._strangers[holder]
-
-
-def _holder(address: str) -> str:
-    """Whom a place is counted for: an IPv4 address, or the /64 of an IPv6 one, which one host has whole."""
-    if ":" not in address:
-        return address
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return address
-    return str(found.ipv4_mapped) if found.ipv4_mapped else found.packed[:8].hex()
