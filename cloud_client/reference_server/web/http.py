@@ -101,13 +101,14 @@ class HttpRequest:
             raise Problem(ProblemCode.INVALID_REQUEST, headers={"Connection": "close"})
 
     def request_id(self) -> str | None:
-        """The client's correlation id, None when there is none. Problem 400 when it is no such thing."""
+        """The client's correlation id, None when there is none, or something that is no such thing."""
         values = self.header(REQUEST_ID_HEADER.lower())
-        if not values:
-            return None
-        if len(values) > 1 or not NAME_64.fullmatch(values[0]):
+        return values[0] if len(values) == 1 and NAME_64.fullmatch(values[0]) else None
+
+    def check_request_id(self) -> None:
+        """Problem 400 when what was sent as a correlation id is no such thing."""
+        if self.header(REQUEST_ID_HEADER.lower()) and self.request_id() is None:
             raise Problem(ProblemCode.INVALID_REQUEST, "X-Request-Id is outside its format")
-        return values[0]
 
     def check_json_type(self) -> None:
         """Problem 415 unless the body is said to be plain UTF-8 JSON."""

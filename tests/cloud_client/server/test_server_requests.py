@@ -107,6 +107,18 @@ def test_request_id(partner: Partner, value: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("OPTIONS", "/v1/keys", 204), ("PUT", "/v1/keys", 405), ("GET", "/v1/nothing", 404)],
+)
+def test_request_id_where_nothing_is_carried_out(cloud: Cloud, method: str, path: str, status: int) -> None:
+    for sent, echoed in (("mine", True), ("a b", False)):
+        response = cloud.send(method, path, headers={"X-Request-Id": sent})
+        assert response.status_code == status
+        assert (response.headers["x-request-id"] == sent) == echoed
+        assert not response.content or response.json()["instance"] == response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "/",

@@ -98,7 +98,7 @@ class Api:
         """One request; ``table`` has the operations of each template by method."""
         request = HttpRequest(scope, receive, https=self._https)
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
-        exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
+        exchange = Exchange(request.request_id() or secrets.token_hex(16), template, time.monotonic(), {})
         operations = table.get(template, {})
         operation = operations.get(request.operation)
         try:
@@ -155,7 +155,7 @@ class Api:
             raise Problem(ProblemCode.METHOD_NOT_ALLOWED, headers={"Allow": _allow(operations)})
         exchange.retirement = operation.retirement
         exchange.device_surface = operation.surface in (Surface.DEVICE, Surface.REGISTRATION)
-        exchange.request_id = request.request_id() or exchange.request_id
+        request.check_request_id()
         caller, verified = await self._authenticate(operation, request)
         await self._charge(caller, operation, request, exchange)
         if operation.scope and operation.scope not in cast("PartnerCaller", caller).scopes:
