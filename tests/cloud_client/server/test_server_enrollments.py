@@ -154,6 +154,28 @@ def test_a_palm_that_resembles_another_persons(tenant: Tenant, partner: Partner,
     assert partner.get(f"/v1/subjects/{twin}")["status"] == expected
 
 
+def test_consent_given_again_counts_although_the_palms_are_held(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    device.enrol(partner, partner.person()["subject_id"], seed=1)
+    subject_id = partner.person()["subject_id"]
+    device.enrol(partner, subject_id, seed=20)
+    session = partner.session(subject_id)
+    partner.delete(f"/v1/subjects/{subject_id}/consents/identification")
+    body = device.enrolment(session["token"], {"L": vector(2), "R": vector(77)})
+    device.post("/v1/enrollments", body, 202)
+
+    def state() -> tuple[str, list[bool]]:
+        suspended = [entry["suspended"] for entry in device.get("/v1/gallery/snapshot")["data"]]
+        return partner.get(f"/v1/subjects/{subject_id}")["status"], suspended
+
+    assert state() == ("active", [False] * 4)
+    environment = tenant.environment("test")
+    tenant.cloud.operate(
+        lambda tx, _, now: operator.reject_session(tx, environment, session["session_id"], now)
+    )
+    assert state() == ("active", [False] * 4)
+
+
 def enrolled_by_hand(tenant: Tenant, subject_id: str, seed: int) -> None:
     """As another process would, between two steps of a request."""
     environment = tenant.environment("test")

@@ -231,14 +231,14 @@ def _take_consents(call: Call, tx: Tx, body: CompleteEnrollment, row: Row) -> No
             )
     if any(consents.current(tx, subject_id, purpose) is None for purpose in _NEEDED):
         raise Problem(ProblemCode.CONSENT_REQUIRED)
+    # Before a review begins, too: a suspended person has given consent again, whatever becomes of the palms.
+    standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
 
 
 def _enrol(tx: Tx, vault: Vault, environment: Environment, session: Row, *, palms: Palms, now_ms: int) -> str:
     """Replace a person's templates by ``palms`` and complete the session; the enrollment_id."""
     subject_id = session["subject_id"]
-    # The status first: a suspended person may have given consent again on the screen.
-    row = standing.settle(tx, vault, environment, subject_id, now_ms)
-    person = persons.load(vault, row)
+    person = persons.load_by_id(tx, vault, environment, subject_id)
     gallery_log.remove_templates(tx, environment, person, now_ms, destroy=False)
     gallery_log.add_templates(tx, environment, person, palms.model_id, palms.vectors, now_ms=now_ms)
     tx.run(
