@@ -179,7 +179,7 @@ def authority_pem(packed: bytes) -> bytes | None:
             return x509.load_der_x509_certificate(packed[1:]).public_bytes(Encoding.PEM)
         if packed[:1] == ANCHOR:
             return _made(packed)
-    except (ValueError, UnsupportedAlgorithm, OverflowError) as error:
+    except (ValueError, UnsupportedAlgorithm, OverflowError, x509.InvalidVersion) as error:
         raise FormatError("no authority that can be read") from error
     raise FormatError("an authority of unknown form")
 

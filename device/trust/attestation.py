@@ -58,7 +58,7 @@ def read_chain(path: Path) -> FactoryChain:
         certificates = x509.load_pem_x509_certificates(read_plain_file(path, _MAX_FILE_BYTES))
     except OSError as error:
         raise AttestationError(f"[attest] chain_file {path} cannot be read: {reason_of(error)}") from error
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise AttestationError(f"[attest] chain_file {path} holds no PEM certificates") from None
     if len(certificates) > MAX_CHAIN or any(len(_der(one)) > MAX_CERTIFICATE_BYTES for one in certificates):
         raise AttestationError(

@@ -18,7 +18,7 @@ def pack_authority(pem: bytes) -> bytes:
     """
     try:
         certificates = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise FormatError("no certificate in PEM form") from error
     if len(certificates) != 1:
         raise FormatError(f"{len(certificates)} certificates instead of one")

@@ -336,6 +336,32 @@ def test_chains_that_prove_nothing(device: SimDevice, root: Maker, at: datetime)
         assert refused(device, evidence(device, *chain)) == NOT_VERIFIED, what
 
 
+def damaged(maker: Maker) -> dict[str, bytes]:
+    """A certificate of a version that there is not, and one that says its basic constraints twice."""
+    der = maker.certificate.public_bytes(Encoding.DER)
+    made = {
+        "version": der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020105"), 1),
+        "twice": der.replace(bytes.fromhex("0603551d0f"), bytes.fromhex("0603551d13"), 1),
+    }
+    assert der not in made.values()
+    return made
+
+
+@pytest.mark.parametrize("how", ["version", "twice"])
+def test_a_certificate_that_cannot_be_read_proves_nothing(
+    cloud: Cloud, device: SimDevice, root: Maker, at: datetime, how: str
+) -> None:
+    leaf = root.issue(p256(), usage="digital_signature", at=at)
+    body = evidence(device, leaf)
+    body["evidence"]["chain_b64"] = [b64_encode(damaged(leaf)[how])]
+    assert refused(device, body) == NOT_VERIFIED
+    body["evidence"]["chain_b64"] = [leaf.b64, b64_encode(damaged(leaf)[how])]
+    assert refused(device, body) == NOT_VERIFIED
+    authority = damaged(root.issue(p256(), ca=True, usage="key_cert_sign", at=at))[how]
+    with pytest.raises(OperatorError, match="no CA certificate"):
+        cloud.operate(lambda tx, _, now: attestation.add_factory_ca(tx, authority, now))
+
+
 def test_a_signature_is_for_these_keys_and_this_challenge(
     tenant: Tenant, device: SimDevice, root: Maker, at: datetime
 ) -> None:

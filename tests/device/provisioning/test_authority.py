@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_client.client import ServerAddress
-from device.provisioning.invitation import authority_pem
+from device.provisioning.invitation import WHOLE, authority_pem
 from link1.errors import FormatError
 from tests.device.provisioning.authorities import Authority, PrivateKey, authority
 from tools.cloud.authority import pack_authority
@@ -94,6 +94,16 @@ def test_two_certificates_or_none_are_refused(authority: Authority) -> None:
     for wrong in (b"", b"no certificate", pem + pem):
         with pytest.raises(FormatError):
             pack_authority(wrong)
+
+
+def test_a_certificate_of_a_version_that_there_is_not_is_refused(authority: Authority) -> None:
+    der = ssl.PEM_cert_to_DER_cert(authority.file.read_text())
+    wrong = der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020105"), 1)
+    assert wrong != der
+    with pytest.raises(FormatError):
+        pack_authority(ssl.DER_cert_to_PEM_cert(wrong).encode())
+    with pytest.raises(FormatError):
+        authority_pem(WHOLE + wrong)
 
 
 @given(

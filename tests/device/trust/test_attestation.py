@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from device.config.config import AttestSection
 from device.core.attestations import Attestations
@@ -142,6 +144,16 @@ def test_a_chain_that_cannot_be_read(tmp_path: Path, content: bytes | None, told
         (tmp_path / "chain.pem").write_bytes(content)
     with pytest.raises(AttestationError, match=told):
         read_chain(tmp_path / "chain.pem")
+
+
+def test_a_chain_of_a_version_that_there_is_not(board: Path) -> None:
+    chain = board / "chain.pem"
+    der = x509.load_pem_x509_certificate(chain.read_bytes()).public_bytes(Encoding.DER)
+    wrong = der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020105"), 1)
+    assert wrong != der
+    chain.write_text(ssl.DER_cert_to_PEM_cert(wrong))
+    with pytest.raises(AttestationError, match="no PEM"):
+        read_chain(chain)
 
 
 def test_a_chain_that_is_too_long_or_of_another_kind_of_key(board: Path) -> None:

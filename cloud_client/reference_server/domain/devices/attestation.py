@@ -44,6 +44,14 @@ _MAX_SIGNATURE_BYTES: Final = 256
 _GOOD_FOR_MS: Final = 90 * DAY_MS
 _DUE_AFTER_MS: Final = 30 * DAY_MS
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1)
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What cannot be read in a certificate: some of it when it is loaded, some when it is looked at."""
 _UNDERSTOOD: Final = frozenset(
     {x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid}
 )
@@ -97,7 +105,7 @@ def add_factory_ca(tx: Tx, content: bytes, now_ms: int) -> dict[str, Any]:
         load = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
         certificate = load(content)
         _check_issuer(certificate, below=0)
-    except (ValueError, _NotVerified, UnsupportedAlgorithm):
+    except (*_UNREADABLE, _NotVerified):
         raise OperatorError(
             "this is no CA certificate that can vouch for devices: give its PEM or DER"
         ) from None
@@ -200,7 +208,7 @@ def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> _Proof:
         path = _checked_path(chain, roots, now)
         message = PREFIX + _digest_of(tx, device) + _spent_challenge(tx, device, call.now_ms)
         _check_signature(chain[0], message, b64_decode(evidence.sig_b64))
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, KeyFormatError, SignatureError):
+    except (*_UNREADABLE, TypeError, InvalidSignature, KeyFormatError, SignatureError):
         raise _NotVerified from None
     leaf_key = path[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     expires_ms = min(int(certificate.not_valid_after_utc.timestamp()) for certificate in path) * 1000
@@ -241,7 +249,7 @@ def _checked_path(
 def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (*_UNREADABLE, TypeError, InvalidSignature):
         return False
     return True
 
