@@ -1,11 +1,14 @@
 """`palmctl cloud sweep --now`: each kind of record goes at its hour, not a millisecond before, and really."""
 
 import json
+from functools import partial
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
+from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
 from cloud_client.reference_server.ops.retention import STEP_ROWS
 from cloud_client.reference_server.store.base import Tx
@@ -149,6 +152,34 @@ def test_a_gate_that_rested_longer_than_verdicts_are_kept_goes_on_with_its_chain
     device.upload({"signed_verdict": device.verdict(prev_ref="f" * 32)})
     states = [one["reconciliation"] for one in partner.get("/v1/verdicts", order="asc")["data"]]
     assert states == ["awaiting_decision", "conflict"]
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_was_wrong_for_a_while_makes_no_gap_in_the_log(own_cloud: Cloud, days: int) -> None:
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
+    subject_id = partner.person()["subject_id"]
+
+    def change(work: Any) -> None:
+        cloud.operate(lambda tx, vault, now: work(tx, vault, environment, subject_id, now_ms=now))
+
+    device.enrol(partner, subject_id)
+    cloud.clock.forward(ms=days * _DAY_MS)
+    change(partial(operator.block_subject, reason=None))
+    cloud.clock.forward(ms=-days * _DAY_MS)
+    change(operator.unblock_subject)
+    cloud.clock.forward(ms=7 * _DAY_MS - 1000)
+    change(partial(operator.block_subject, reason=None))
+    for at_ms in (cloud.clock.ms, cloud.clock.ms + 1000):
+        sweep(cloud, at_ms)
+        for after_seq in range(6):
+            answer = device.send("GET", f"/v1/gallery/deltas?epoch=1&after_seq={after_seq}")
+            if answer.status_code == 410:
+                assert code_of(answer) == "history_expired"
+                continue
+            seqs = [delta["seq"] for delta in answer.json()["data"]]
+            assert seqs == list(range(after_seq + 1, 6))
 
 
 def test_sweep_wants_a_moment(own_cloud: Cloud) -> None:

@@ -80,6 +80,14 @@ def append(
 ) -> int:
     """Add one delta about a person to the log; its seq."""
     state = state_of_stream(tx, environment)
+    # No delta is dated before the one that it follows, wherever the clock was then: the sweep, which goes by
+    # these dates, would make a gap in the log.
+    before_ms = tx.scalar(
+        "SELECT created_ms FROM deltas WHERE stream = :stream AND epoch = :epoch AND seq = :seq",
+        stream=state.stream,
+        epoch=state.epoch,
+        seq=state.seq,
+    )
     subject_ref = None if entry else person.subject_ref
     delta = make_delta(state.seq + 1, op, salt=os.urandom(SALT_BYTES), entry=entry, subject_ref=subject_ref)
     head = next_head(state.head, delta.digest)
@@ -87,7 +95,7 @@ def append(
         """INSERT INTO deltas (stream, epoch, seq, op, digest, head, salt, subject_id, subject_ref, entry_ct,
                                created_ms)
            VALUES (:stream, :epoch, :seq, :op, :digest, :head, :salt, :subject_id, :subject_ref, :entry_ct,
-                   :now_ms)""",
+                   :created_ms)""",
         stream=state.stream,
         epoch=state.epoch,
         seq=delta.seq,
@@ -104,7 +112,7 @@ def append(
             json.dumps(entry.to_obj()).encode(),
             _delta_context(state.stream, state.epoch, delta.seq),
         ),
-        now_ms=now_ms,
+        created_ms=max(now_ms, before_ms or 0),
     )
     tx.run(
         "UPDATE streams SET seq = :seq, head = :head WHERE stream = :stream",
