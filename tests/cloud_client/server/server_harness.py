@@ -41,15 +41,21 @@ class Clock:
 
     def __init__(self) -> None:
         self.ms = START_MS
+        self._stepped_ms = 0
 
     def now_ms(self) -> int:
         return self.ms
 
     def monotonic_s(self) -> float:
-        return self.ms / 1000
+        return (self.ms - self._stepped_ms) / 1000
 
     def forward(self, *, ms: int = 0, s: float = 0) -> None:
         self.ms += ms + int(s * 1000)
+
+    def step(self, ms: int) -> None:
+        """The wall clock alone is set, forward or back."""
+        self.ms += ms
+        self._stepped_ms += ms
 
 
 class Cloud:

@@ -23,6 +23,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 from tools.cloud.command import cloud as command
 
 UPDATES = "/v1/devices/self/updates"
+_DAY_MS = 24 * 3600 * 1000
 
 
 def fleet(tenant: Tenant, count: int) -> dict[str, SimDevice]:
@@ -292,6 +293,19 @@ def test_pause_resume_and_who_is_left_out(tenant: Tenant) -> None:
     assert rolled.halt()["reason"] == "halted by an operator"
     with pytest.raises(OperatorError, match="once"):
         rolled.start()
+
+
+def test_a_clock_that_is_set_back_keeps_no_failure_from_halting(own_cloud: Cloud) -> None:
+    tenant = own_cloud.new_tenant()
+    device, rolled = tenant.device(), Rolled(tenant)
+    rolled.start(waves=(100,))
+    rolled.say(device, "trial")
+    own_cloud.clock.step(_DAY_MS)
+    rolled.say(device, "trial", uptime_s=70)
+    assert rolled.status()["state"] == "running"
+    own_cloud.clock.step(-_DAY_MS)
+    rolled.say(device, "failed", uptime_s=80)
+    assert rolled.status()["state"] == "halted"
 
 
 def test_a_revoked_device_counts_for_nothing(tenant: Tenant, partner: Partner) -> None:

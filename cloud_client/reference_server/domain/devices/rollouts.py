@@ -277,7 +277,7 @@ def note_report(
         )
     for rollout in _rollouts(tx, environment, "running", "paused"):
         pause_ms = min(LOOK_EVERY_MS, _size(tx, rollout) // 100 * 100) if changed else LOOK_EVERY_MS
-        if now_ms - rollout["looked_ms"] >= pause_ms:
+        if _is_due(rollout, now_ms, pause_ms):
             _look(tx, environment, rollout, now_ms)
 
 
@@ -316,7 +316,7 @@ def environments(tx: Tx) -> list[Environment]:
 def tick(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
     """Look at what is under way, and do some of the mail that is due; whether there is more of it."""
     for rollout in _rollouts(tx, environment, "running", "paused"):
-        if now_ms - rollout["looked_ms"] >= LOOK_EVERY_MS:
+        if _is_due(rollout, now_ms, LOOK_EVERY_MS):
             _look(tx, environment, rollout, now_ms)
     more = take_back(tx, vault, environment, now_ms)
     return _mail(tx, vault, environment, now_ms) or more
@@ -324,6 +324,11 @@ def tick(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
 
 _BAD: Final = (Standing.FAILED, Standing.SILENT)
 _OF_ROLLOUT: Final = "tenant_id = :tenant_id AND livemode = :livemode AND release_seq = :release_seq"
+
+
+def _is_due(rollout: Row, now_ms: int, pause_ms: int) -> bool:
+    """Whether it is time for a look. One that lies ahead was noted before the clock was set back."""
+    return not 0 <= now_ms - rollout["looked_ms"] < pause_ms
 
 
 def _look(tx: Tx, environment: Environment, rollout: Row, now_ms: int) -> None:
