@@ -295,6 +295,39 @@ def test_pause_resume_and_who_is_left_out(tenant: Tenant) -> None:
         rolled.start()
 
 
+def test_a_wave_that_no_device_is_left_of_opens_again_with_the_next(tenant: Tenant, partner: Partner) -> None:
+    devices, rolled = fleet(tenant, 3), Rolled(tenant)
+    rolled.start(waves=(1, 100), soak_s=60)
+    (bad,) = rolled.members()
+    rolled.say(devices[bad], "failed")
+    assert rolled.resume()["state"] == "running"
+    tenant.cloud.clock.forward(s=60)
+    rolled.tick()
+    (lost,) = set(rolled.members()) - {bad}
+    rolled.say(devices[lost], "trial")
+    partner.post(f"/v1/devices/{lost}/revoke", {"reason": "lost"}, 200)
+    tenant.cloud.clock.forward(s=60)
+    rolled.tick()
+    (good,) = set(rolled.members()) - {bad}
+    assert good != lost
+    rolled.say(devices[good], "running")
+    tenant.cloud.clock.forward(s=50)
+    rolled.say(devices[good], "running", uptime_s=110)
+    assert rolled.status()["wave"] == 1  # it soaks as any other
+    tenant.cloud.clock.forward(s=10)
+    rolled.say(devices[good], "running", uptime_s=120)
+    assert rolled.status()["wave"] == 2
+
+
+def test_a_rollout_that_was_begun_without_devices_takes_the_first_that_comes(tenant: Tenant) -> None:
+    rolled = Rolled(tenant)
+    rolled.start(soak_s=0)
+    device = tenant.device()
+    tenant.cloud.clock.forward(s=5)
+    rolled.tick()
+    assert offer_of(device) == [rolled.release_seq]
+
+
 def test_a_clock_that_is_set_back_keeps_no_failure_from_halting(own_cloud: Cloud) -> None:
     tenant = own_cloud.new_tenant()
     device, rolled = tenant.device(), Rolled(tenant)

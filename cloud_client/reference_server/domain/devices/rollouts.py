@@ -333,6 +333,15 @@ def _is_due(rollout: Row, now_ms: int, pause_ms: int) -> bool:
 
 def _look(tx: Tx, environment: Environment, rollout: Row, now_ms: int) -> None:
     members = [_member(row, rollout) for row in _members(tx, rollout) if not row["left_out"]]
+    if not members and rollout["state"] == "running":
+        # No device is left in it, or none was there: it opens again, with those that are next.
+        tx.run(
+            f"UPDATE rollouts SET looked_ms = :now_ms, opened_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608
+            now_ms=now_ms,
+            **_key(rollout),
+        )
+        _fill_wave(tx, environment, rollout)
+        return
     took, others = _shares(tx, rollout)
     follows = judge(
         [standing(member, now_ms, rollout["silence_s"] * 1000) for member in members],
@@ -364,8 +373,12 @@ def _fill_wave(tx: Tx, environment: Environment, rollout: Row) -> None:
     active = [
         row["device_id"]
         for row in tx.all(
-            """SELECT device_id FROM devices
-               WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'""",
+            """SELECT device_id FROM devices d
+               WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active' AND NOT EXISTS
+                   (SELECT 1 FROM rollout_devices o
+                    WHERE o.tenant_id = d.tenant_id AND o.livemode = d.livemode
+                      AND o.release_seq = :release_seq AND o.device_id = d.device_id AND o.left_out = 1)""",
+            release_seq=rollout["release_seq"],
             **environment.params,
         )
     ]
