@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloud_client.reference_server.domain.devices import releases, rollouts
+from cloud_client.reference_server.contract.bodies import RegisterDevice, read_model
+from cloud_client.reference_server.domain.devices import registration, releases, rollouts
 from cloud_client.reference_server.domain.devices.rollout_rules import first_of
 from cloud_client.reference_server.domain.mailbox import inbox
+from cloud_client.reference_server.domain.tenancy.callers import ProvisioningCaller
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -326,6 +328,29 @@ def test_a_rollout_that_was_begun_without_devices_takes_the_first_that_comes(ten
     tenant.cloud.clock.forward(s=5)
     rolled.tick()
     assert offer_of(device) == [rolled.release_seq]
+
+
+def test_a_registration_costs_the_same_in_any_fleet(tenant: Tenant) -> None:
+    rolled = Rolled(tenant)
+    rolled.start(waves=(100,))
+
+    def statements(name: str) -> int:
+        device, token = SimDevice(tenant, name), tenant.token(name)
+        body = read_model(RegisterDevice, device.registration(token))
+        holder = ProvisioningCaller(token, rolled.environment, name)
+
+        def work(tx: Tx, vault: Vault, now: int) -> int:
+            noted = Noted(tx)
+            registration.register(noted, vault, holder, body, now)
+            return len(noted.asked)
+
+        count: int = tenant.cloud.operate(work)
+        return count
+
+    first = statements("first")
+    fleet(tenant, 20)
+    assert statements("last") == first
+    assert {"first", "last", "gate-0", "gate-19"} <= set(rolled.members())
 
 
 def test_a_clock_that_is_set_back_keeps_no_failure_from_halting(own_cloud: Cloud) -> None:

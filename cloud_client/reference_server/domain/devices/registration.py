@@ -204,7 +204,7 @@ def _store(
     mail_inbox.open_box(tx, device)
     reports.forget(tx, device)
     rollouts.forget(tx, device)
-    rollouts.admit(tx, environment)
+    rollouts.admit(tx, environment, body.device_id)
     if body.kind == "access":
         gallery_log.adopt_model(tx, environment, body.model_id)
 

@@ -223,11 +223,11 @@ def chunk(tx: Tx, device: Row, release_seq: int, index: int) -> bytes | None:
     return data
 
 
-def admit(tx: Tx, environment: Environment) -> None:
+def admit(tx: Tx, environment: Environment, device_id: str) -> None:
     """A device was registered: what all devices are offered, it is offered too."""
     for rollout in _rollouts(tx, environment, "running", "done"):
         if rollout["wave"] == len(json.loads(rollout["waves"])):
-            _fill_wave(tx, environment, rollout)
+            _offer(tx, rollout, device_id)
 
 
 def forget(tx: Tx, device: Row) -> None:
@@ -384,13 +384,17 @@ def _fill_wave(tx: Tx, environment: Environment, rollout: Row) -> None:
     ]
     percent = json.loads(rollout["waves"])[rollout["wave"] - 1]
     for device_id in first_of(rollout["release_seq"], active, percent):
-        tx.run(
-            """INSERT INTO rollout_devices (tenant_id, livemode, release_seq, device_id, wave)
-               VALUES (:tenant_id, :livemode, :release_seq, :device_id, :wave) ON CONFLICT DO NOTHING""",
-            device_id=device_id,
-            wave=rollout["wave"],
-            **_key(rollout),
-        )
+        _offer(tx, rollout, device_id)
+
+
+def _offer(tx: Tx, rollout: Row, device_id: str) -> None:
+    tx.run(
+        """INSERT INTO rollout_devices (tenant_id, livemode, release_seq, device_id, wave)
+           VALUES (:tenant_id, :livemode, :release_seq, :device_id, :wave) ON CONFLICT DO NOTHING""",
+        device_id=device_id,
+        wave=rollout["wave"],
+        **_key(rollout),
+    )
 
 
 def _size(tx: Tx, rollout: Row) -> int:
