@@ -268,6 +268,7 @@ def cancel_session(tx: Tx, environment: Environment, session_id: str, now_ms: in
     if sessions.status_of(row, now_ms) not in (SessionStatus.OPEN, SessionStatus.REVIEW):
         raise OperatorError("the session has ended: only an open session, or one in review, can be cancelled")
     sessions.end(tx, row["session_id"], SessionStatus.CANCELLED)
+    tx.purge_after_commit = True  # palms may have been held
     return sessions.session_object(_session(tx, environment, session_id), now_ms).plain()
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex, PalmProbe
@@ -17,9 +18,10 @@ from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import connect_store
 from cloud_client.reference_server.store.vault import Vault
-from tests.cloud_client.server.server_database import everything_in
+from tests.cloud_client.server.server_database import everything_in, on_sqlite
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, Tenant, code_of, vector
 from tests.cloud_client.server.test_server_lists import Noted
+from tools.cloud.command import cloud as command
 
 T = TypeVar("T")
 
@@ -174,6 +176,24 @@ def test_consent_given_again_counts_although_the_palms_are_held(tenant: Tenant, 
         lambda tx, _, now: operator.reject_session(tx, environment, session["session_id"], now)
     )
     assert state() == ("active", [False] * 4)
+
+
+@on_sqlite
+@pytest.mark.parametrize("how", ["reject", "cancel"])
+def test_palms_that_were_held_are_cleared_from_the_files(own_cloud: Cloud, how: str) -> None:
+    tenant = own_cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    device.enrol(partner, partner.person()["subject_id"], seed=1)
+    session = partner.session(partner.person()["subject_id"])
+    body = device.enrolment(session["token"], {"L": vector(2), "R": vector(77)})
+    device.post("/v1/enrollments", body, 202)
+    held = own_cloud.operate(
+        lambda tx, *_: tx.scalar("SELECT review_ct FROM sessions WHERE review_ct IS NOT NULL")
+    )
+    assert held[100:400] in everything_in(own_cloud.data.database)
+    words = ["--tenant", tenant.tenant_id, "--mode", "test", "--data", str(own_cloud.data.path)]
+    assert CliRunner().invoke(command, ["session", how, session["session_id"], *words]).exit_code == 0
+    assert held[100:400] not in everything_in(own_cloud.data.database)
 
 
 def enrolled_by_hand(tenant: Tenant, subject_id: str, seed: int) -> None:
