@@ -14,6 +14,7 @@ from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex, PalmProbe
 from cloud_client.reference_server.domain.people import enrollments
 from cloud_client.reference_server.domain.tenancy import persons
+from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import connect_store
@@ -176,6 +177,40 @@ def test_consent_given_again_counts_although_the_palms_are_held(tenant: Tenant, 
         lambda tx, _, now: operator.reject_session(tx, environment, session["session_id"], now)
     )
     assert state() == ("active", [False] * 4)
+
+
+def test_palms_that_were_held_never_replace_later_ones(tenant: Tenant, partner: Partner) -> None:
+    device, environment = tenant.device(), tenant.environment("test")
+    device.enrol(partner, partner.person()["subject_id"], seed=1)
+    subject_id = partner.person()["subject_id"]
+
+    def hold(seed: int) -> str:
+        session = partner.session(subject_id)
+        body = device.enrolment(session["token"], {"L": vector(2), "R": vector(seed)})
+        held: str = device.post("/v1/enrollments", body, 202)["session_id"]
+        return held
+
+    def approve(session_id: str) -> str:
+        work = operator.approve_session
+        tenant.cloud.operate(lambda tx, vault, now: work(tx, vault, environment, session_id, now))
+        return state(session_id)
+
+    def state(session_id: str) -> str:
+        status: str = partner.get(f"/v1/enrollment-sessions/{session_id}")["status"]
+        return status
+
+    first = hold(77)
+    tenant.cloud.clock.forward(s=1)
+    later = device.enrol(partner, subject_id, seed=20)["session_id"]
+    assert (state(first), state(later)) == ("cancelled", "completed")
+    with pytest.raises(OperatorError, match="not in review"):
+        approve(first)
+    tenant.cloud.clock.forward(s=1)
+    second = hold(78)
+    tenant.cloud.clock.forward(s=1)
+    third = hold(79)
+    assert (approve(second), state(third)) == ("completed", "review")
+    assert approve(third) == "completed"
 
 
 @on_sqlite

@@ -259,4 +259,11 @@ def _enrol(tx: Tx, vault: Vault, environment: Environment, session: Row, *, palm
         now_ms=now_ms,
         session_id=session["session_id"],
     )
+    # Palms that were held before these, and approved after them, would take their place.
+    tx.run(
+        """UPDATE sessions SET status = 'cancelled', review_ct = NULL
+           WHERE subject_id = :subject_id AND status = 'review' AND created_ms <= :created_ms""",
+        subject_id=subject_id,
+        created_ms=session["created_ms"],
+    )
     return enrollment_id
