@@ -20,6 +20,7 @@ from cloud_client.reference_server.domain.devices.records import device_object, 
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.people import enrollments, sessions, subjects
 from cloud_client.reference_server.domain.people import status as standing
+from cloud_client.reference_server.domain.people.cpf import carries_cpf
 from cloud_client.reference_server.domain.tenancy import persons, signers, tenants
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
@@ -31,6 +32,7 @@ from link1.keys import PublicKey
 _KEY_ID_LETTERS = string.digits + string.ascii_lowercase
 _SECRET_LETTERS = string.digits + string.ascii_letters
 _NAME_CHARACTERS = 200
+_REASON_CHARACTERS = 200
 MAX_OFFLINE_AFTER_S = 365 * 24 * 3600
 _KEYS = """SELECT key_id, livemode, scopes, created_ms, revoked_ms FROM api_keys
     WHERE tenant_id = :tenant_id"""
@@ -206,6 +208,10 @@ def block_subject(
     tx: Tx, vault: Vault, environment: Environment, subject_id: str, *, reason: str | None, now_ms: int
 ) -> Printed:
     """``subject block``: suspended at every gate until unblocked; a second time only changes the reason."""
+    if reason and (len(reason) > _REASON_CHARACTERS or not reason.isprintable() or carries_cpf(reason)):
+        raise OperatorError(
+            f"--reason has at most {_REASON_CHARACTERS} printable characters and no CPF: partners see it"
+        )
     row = _subject(tx, environment, subject_id)
     tx.run(
         """UPDATE subjects SET operator_block_reason = :reason,

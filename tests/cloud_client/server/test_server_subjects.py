@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
 from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf
+from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.retention import sweep
 from cloud_client.reference_server.web.api import idempotency
@@ -281,6 +282,20 @@ def test_blocking(tenant: Tenant, partner: Partner) -> None:
     assert (unblocked["status"], unblocked["block"]) == ("active", None)
     deltas = device.get("/v1/gallery/deltas?epoch=1&after_seq=2")["data"]
     assert [delta["op"] for delta in deltas] == ["suspend", "resume"]
+
+
+@pytest.mark.parametrize("reason", [f"CPF {CPF}", "see 529.982.247-25", "x" * 201, "lost\ncard"])
+def test_a_reason_that_partners_must_not_be_shown(tenant: Tenant, partner: Partner, reason: str) -> None:
+    subject_id = partner.person()["subject_id"]
+    environment = tenant.environment("test")
+
+    def block(tx, vault, now):  # type: ignore[no-untyped-def]
+        return operator.block_subject(tx, vault, environment, subject_id, reason=reason, now_ms=now)
+
+    with pytest.raises(OperatorError, match="no CPF") as refused:
+        tenant.cloud.operate(block)
+    assert reason not in str(refused.value)
+    assert partner.get(f"/v1/subjects/{subject_id}")["block"] is None
 
 
 def test_revoking_identification_suspends_and_granting_resumes(tenant: Tenant, partner: Partner) -> None:
