@@ -216,8 +216,9 @@ def test_an_epoch_of_another_model_changes_who_was_enrolled(tenant: Tenant, part
         assert [old < new for old, new in zip(before, after, strict=True)] == [moves, False]
 
 
-def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner: Partner) -> None:
-    device, environment = tenant.device(), tenant.environment("test")
+def test_an_epoch_of_another_model_begins_empty_for_good(own_cloud: Cloud) -> None:
+    tenant = own_cloud.new_tenant()
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
     again, revoked, never = (partner.person()["subject_id"] for _ in range(3))
     for seed, subject_id in enumerate((again, revoked, never), 1):
         device.enrol(partner, subject_id, seed=seed)
