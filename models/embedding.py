@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE
 from models.errors import ModelFileError, PixelsError
-from models.onnx_session import open_session
+from models.onnx_session import open_session, running
 from models.second_core import second_core
 
 EMBEDDING_SIZE: Final = 512
@@ -20,20 +20,24 @@ class Embedder:
     def __init__(self, model_path: Path) -> None:
         """Load an ONNX model that takes (n, 112, 112) uint8 and gives (n, 512) float32.
 
-        Raises ``ModelFileError`` when the file is absent, is no model, or has another input or output.
+        Raises ``ModelFileError`` when the file is absent, is no model, has another input or output, or does
+        not take several crops at once, which the first stranger's passage would ask of it.
         """
         if not model_path.is_file():
             raise ModelFileError(
                 f"no model file at {model_path}; install the model or correct the model folder"
             )
+        self._path = model_path
         self._session = open_session(model_path)
         self._input, self._output = _checked_ends(self._session, model_path)
         self._second_core = second_core("embedding")
+        self._run(np.zeros((2, CROP_SIZE, CROP_SIZE), dtype=np.uint8))
 
     def embed(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Vectors (n, 512) float32 of unit length for palm crops (n, 112, 112) uint8 grey, fingers up.
 
-        Raises ``PixelsError`` for another shape or type. Two crops of one hand have a cosine near 1.
+        Two crops of one hand have a cosine near 1. Raises ``PixelsError`` for another shape or type,
+        ``ModelFileError`` when the model does not take so many.
         """
         if crops.dtype != np.uint8 or crops.ndim != 3 or crops.shape[1:] != (CROP_SIZE, CROP_SIZE):
             raise PixelsError(
@@ -50,7 +54,8 @@ class Embedder:
         return np.concatenate([first.result(), second])
 
     def _run(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
-        vectors = self._session.run([self._output], {self._input: np.ascontiguousarray(crops)})[0]
+        with running(self._path, f"on a batch of {len(crops)}"):
+            vectors = self._session.run([self._output], {self._input: np.ascontiguousarray(crops)})[0]
         return np.asarray(vectors, dtype=np.float32)
 
 

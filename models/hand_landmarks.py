@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import ModelFileError
 from models.manifest import MANIFEST_NAME, known_numbers, read_pair
-from models.onnx_session import open_session
+from models.onnx_session import open_session, running
 
 WEIGHTS_FOLDER: Final = Path("share/palm-access/hand-weights")
 """Where the weights are, below the environment's prefix."""
@@ -285,7 +285,8 @@ def open_landmarks(folder: Path) -> HandLandmarks:
     detector, landmarks, answer = read_pair(folder)
     expected = known_numbers(folder, "self_test", answer)
     networks = HandLandmarks(detector, landmarks)
-    found = networks.answer()
+    with running(folder, "on known pictures"):
+        found = networks.answer()
     same = expected.shape == found.shape
     if not same or not float((np.abs(expected - found) / (1.0 + np.abs(expected))).max()) <= SELF_TEST_OFF:
         raise ModelFileError(

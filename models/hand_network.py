@@ -19,7 +19,7 @@ from models.crop_geometry import Handedness
 from models.errors import ModelFileError
 from models.hand_mask import FinderView
 from models.manifest import known_numbers, read_pair
-from models.onnx_session import open_session
+from models.onnx_session import open_session, running
 
 COARSE_PX: Final = 112
 """Side of the square into which a whole frame is fitted, grey, centred, black around it."""
@@ -170,7 +170,8 @@ def open_network(folder: Path) -> HandNetwork:
     points = answer.get("points") if isinstance(answer, dict) else None
     expected = known_numbers(folder, "self_test.points", points)
     network = HandNetwork(coarse, fine)
-    found = network.answer()
+    with running(folder, "on known pictures"):
+        found = network.answer()
     wrong = float(np.abs(expected - found).max()) if expected.shape == found.shape else math.inf
     if not wrong <= SELF_TEST_PX:
         raise ModelFileError(

@@ -1,6 +1,8 @@
 """Opening ONNX files with ONNX Runtime, on one thread and without its telemetry."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +31,12 @@ def open_session(path: Path, *, keeps_memory: bool = False) -> Any:
         return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     except Exception as e:
         raise ModelFileError(f"{path} cannot be loaded as an ONNX model ({type(e).__name__})") from e
+
+
+@contextmanager
+def running(path: Path, what: str) -> Iterator[None]:
+    """Runs of the network in that file: whatever ONNX Runtime raises becomes ``ModelFileError``."""
+    try:
+        yield
+    except Exception as e:
+        raise ModelFileError(f"{path} cannot be run {what} ({type(e).__name__}); export it again") from e

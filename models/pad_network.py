@@ -31,7 +31,7 @@ from models.errors import ManifestError, ModelFileError
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 from models.manifest import MANIFEST_NAME, ModelFile, check_files, read_manifest
-from models.onnx_session import open_session
+from models.onnx_session import open_session, running
 
 _MODEL_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,15}")
 """16 characters, so that verdicts can name it with the other cues."""
@@ -100,7 +100,8 @@ class PadNetwork:
 
     def _probability(self, square: NDArray[np.uint8]) -> float:
         """Of a live hand; ``square`` is (side, side, 3) BGR or (side, side) grey."""
-        out = self._session.run([self._output], {self._input: _tensor(square, self._manifest.input)})[0]
+        with running(self._path, "on one square"):
+            out = self._session.run([self._output], {self._input: _tensor(square, self._manifest.input)})[0]
         values = np.asarray(out, dtype=np.float64).reshape(-1)
         if self._manifest.activation == "softmax":
             values = np.exp(values - values.max())

@@ -11,18 +11,25 @@ from typing import Any
 FLOAT = 1
 
 
-def mean_network(planes: int = 1, side_px: int = 32) -> bytes:
-    """A model (1, planes, side, side) float32 → (1, planes) float32: GlobalAveragePool and Flatten."""
+def mean_network(planes: int = 1, side_px: int = 32, batch: int = 1) -> bytes:
+    """A model (batch, planes, side, side) float32 → (batch, planes): GlobalAveragePool and Flatten."""
     pool = _text(1, "in") + _text(2, "pooled") + _text(4, "GlobalAveragePool")
     flatten = _text(1, "pooled") + _text(2, "out") + _text(4, "Flatten")
     graph = (
         _field(1, pool)
         + _field(1, flatten)
         + _text(2, "mean")
-        + _field(11, _tensor("in", 1, planes, side_px, side_px))
-        + _field(12, _tensor("out", 1, planes))
+        + _field(11, _tensor("in", batch, planes, side_px, side_px))
+        + _field(12, _tensor("out", batch, planes))
     )
     return _number(1, 8) + _field(8, _text(1, "") + _number(2, 13)) + _field(7, graph)
+
+
+def for_so_many_crops(model: bytes, batch: int) -> bytes:
+    """The shipped model with a fixed number of crops, 1 to 127, in place of its free first dimension."""
+    before, free, after = model.rpartition(_text(1, "crops"))
+    # A dimension's name `n` in as many bytes as its number, whose varint is one byte longer than need be.
+    return before + free + after.replace(_text(2, "n"), bytes([8, 0x80 | batch, 0]), 1)
 
 
 def write_pad_folder(folder: Path, **changed: Any) -> Path:

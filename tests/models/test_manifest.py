@@ -1,4 +1,5 @@
 import base64
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from models.errors import ManifestError, ModelFileError
 from models.manifest import MANIFEST_NAME, known_crop, load_manifest, open_embedder, shipped_model_dir
+from tests.models.onnx_bytes import for_so_many_crops
 
 
 @pytest.fixture
@@ -60,6 +62,22 @@ def test_a_model_that_answers_otherwise_is_refused(copy: Path) -> None:
     answer = base64.b64encode(other.tobytes()).decode()
     edit(copy, lambda raw: raw["self_test"].update(vector_b64=answer))
     with pytest.raises(ModelFileError, match="self test"):
+        open_embedder(load_manifest(copy))
+
+
+def exchange(folder: Path, change: Callable[[bytes], bytes]) -> None:
+    """Another network under the hash that the manifest names."""
+    path = load_manifest(folder).embedding_path
+    path.write_bytes(change(path.read_bytes()))
+    found = {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    edit(folder, lambda raw: raw["files"][0].update(found))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_model_for_a_fixed_number_of_crops_is_refused(copy: Path, batch: int) -> None:
+    """A passage asks for one vector, and a stranger's for those of shifted crops too."""
+    exchange(copy, lambda model: for_so_many_crops(model, batch))
+    with pytest.raises(ModelFileError, match=rf"cannot be run on a batch of {3 - batch} "):
         open_embedder(load_manifest(copy))
 
 

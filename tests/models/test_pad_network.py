@@ -132,6 +132,14 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
         open_pad_network(folder, "rgb")
 
 
+def test_a_network_that_cannot_judge_one_hand_is_refused(tmp_path: Path) -> None:
+    """Its fault is named at the start, where palmd would end without a word of it."""
+    folder = write_pad_folder(tmp_path)
+    replace_file(folder, mean_network(batch=2))
+    with pytest.raises(ModelFileError, match="cannot be run on one square"):
+        open_pad_network(folder, "rgb")
+
+
 def test_an_answer_that_is_no_probability_is_an_error(tmp_path: Path) -> None:
     """It answers well for the grey square of its first test, and with 2 for a bright hand."""
     folder = write_pad_folder(tmp_path, input={"mean": [128.0], "std": [1.0]}, output={"activation": "none"})
