@@ -175,6 +175,12 @@ def open_embedder(manifest: ModelManifest) -> Embedder:
     """Load the embedding and prove it with the known answer; ``ModelFileError`` when it answers otherwise."""
     embedder = Embedder(manifest.embedding_path)
     vector = embedder.embed(known_crop()[None])[0]
+    length = float(np.linalg.norm(vector))
+    if not abs(length - 1.0) < 1e-3:
+        raise ModelFileError(
+            f"{manifest.embedding_path} failed its self test: its vectors must have length 1, found "
+            f"{length:.4f}; export it with the division by their length"
+        )
     cosine = float(vector @ manifest.known_answer)
     if not cosine >= SELF_TEST_COSINE:
         raise ModelFileError(

@@ -32,6 +32,13 @@ def for_so_many_crops(model: bytes, batch: int) -> bytes:
     return before + free + after.replace(_text(2, "n"), bytes([8, 0x80 | batch, 0]), 1)
 
 
+def of_twice_the_length(model: bytes) -> bytes:
+    """The shipped model with its vectors added to themselves, as of one without the division by length."""
+    unit = model.replace(_text(2, "vectors"), _text(2, "lengths"), 1)
+    twice = _text(1, "lengths") + _text(1, "lengths") + _text(2, "vectors") + _text(4, "Add")
+    return unit + _field(7, _field(1, twice))  # a second graph is merged into the first
+
+
 def write_pad_folder(folder: Path, **changed: Any) -> Path:
     """A liveness network that takes a bright hand for alive, in a folder as an operator would bring it."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import pytest
 
 from models.errors import ManifestError, ModelFileError
 from models.manifest import MANIFEST_NAME, known_crop, load_manifest, open_embedder, shipped_model_dir
-from tests.models.onnx_bytes import for_so_many_crops
+from tests.models.onnx_bytes import for_so_many_crops, of_twice_the_length
 
 
 @pytest.fixture
@@ -78,6 +78,13 @@ def test_a_model_for_a_fixed_number_of_crops_is_refused(copy: Path, batch: int) 
     """A passage asks for one vector, and a stranger's for those of shifted crops too."""
     exchange(copy, lambda model: for_so_many_crops(model, batch))
     with pytest.raises(ModelFileError, match=rf"cannot be run on a batch of {3 - batch} "):
+        open_embedder(load_manifest(copy))
+
+
+def test_a_model_whose_vectors_are_not_of_length_1_is_refused(copy: Path) -> None:
+    """Their products would be taken for cosines: two strangers' for those of one hand."""
+    exchange(copy, of_twice_the_length)
+    with pytest.raises(ModelFileError, match=r"must have length 1, found 2\.0000"):
         open_embedder(load_manifest(copy))
 
 
