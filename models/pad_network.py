@@ -135,6 +135,11 @@ class PadNetwork:
                 f"{self._path} must have a first output tensor(float) (1, k) with k over output.live = "
                 f"{self._manifest.live}, found {found_out}; correct the manifest's output"
             )
+        if self._manifest.activation == "softmax" and outputs[0] == 1:  # 1 for everything that is shown
+            raise ModelFileError(
+                f"{self._path} gives one number, of which softmax makes 1 for whatever it is shown; correct "
+                "output.activation in its manifest to sigmoid or none"
+            )
         return str(ends[0][0].name), str(ends[1][0].name)
 
 

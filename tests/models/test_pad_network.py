@@ -108,6 +108,7 @@ def replace_file(folder: Path, content: bytes) -> None:
         ({"output": {"live": 1}}, "output.live"),
         ({"output": {"activation": "relu"}}, "activation"),
         ({"output": {"activation": "none"}}, "probabilities"),
+        ({"output": {"activation": "softmax"}}, "softmax makes 1 for whatever it is shown"),
         ({"threshold": 1}, "threshold"),
         ({"threshold": True}, "threshold"),
     ],
