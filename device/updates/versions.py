@@ -42,6 +42,11 @@ from link1.wire import WireObject
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]{0,63}")
 _PYTHON = re.compile(r"^version = (3\.[0-9]{1,2})$", re.MULTILINE)
 _MAX_FILE_BYTES: Final = 64 * 1024
+_NO_ENVIRONMENT: Final = (
+    *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
+    UnicodeDecodeError,
+)
+"""What reading a payload's files, and linking the interpreter, meets where it holds something else."""
 
 
 class Installation(WireObject):
@@ -125,10 +130,11 @@ class Versions:
             self._link_python(fresh)
             if (fresh / "VERSION").read_text(encoding="ascii").strip() != version:
                 raise UpdateRefused("bad_version", f"the payload is not version {version}; pack it again")
-        except (UpdateRefused, UnicodeDecodeError, FileNotFoundError) as error:
+        except UpdateRefused:
             shutil.rmtree(fresh)
-            if isinstance(error, UpdateRefused):
-                raise
+            raise
+        except _NO_ENVIRONMENT as error:
+            shutil.rmtree(fresh)
             raise UpdateRefused("bad_archive", f"the payload is not an environment ({error})") from error
         shutil.rmtree(self.folder(version), ignore_errors=True)
         fresh.rename(self.folder(version))

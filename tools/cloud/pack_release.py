@@ -31,7 +31,7 @@ def pack_model(folder: Path) -> bytes:
 def pack_app(folder: Path) -> bytes:
     """The payload of a software: an environment as the package installs it in /opt/palm-access/versions.
 
-    Links to the interpreter stay out; the installation makes them. Raises ReleaseError.
+    The interpreter, or links to it, stay out; the installation makes links. Raises ReleaseError.
     """
     if not (folder / "VERSION").is_file() or not (folder / "bin" / "palmd").is_file():
         raise ReleaseError(
@@ -43,10 +43,11 @@ def pack_app(folder: Path) -> bytes:
         inside = Path(base).relative_to(folder)
         for name in (*folders, *files):
             path = Path(base, name)
+            if inside == Path("bin") and name.startswith("python"):
+                continue
             if path.is_symlink():
-                if inside != Path("bin") or not name.startswith("python"):
-                    raise ReleaseError(f"{path} is a link; a release holds plain files only")
-            elif path.is_file():
+                raise ReleaseError(f"{path} is a link; a release holds plain files only")
+            if path.is_file():
                 names.append(str(inside / name))
     return pack_files(folder, sorted(names))
 

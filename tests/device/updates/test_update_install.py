@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,18 @@ from device.updates.manifest import Manifest
 from device.updates.room import KEEP_FREE_BYTES
 from device.updates.versions import Installation, Versions
 from tests.device.core.small_disk import fill, small_disk
-from tests.device.updates.installed_board import NEW, NEW_SAYS, OLD, OLD_SAYS, OLDER, Board, environment
+from tests.device.updates.installed_board import (
+    NEW,
+    NEW_SAYS,
+    OLD,
+    OLD_SAYS,
+    OLDER,
+    Board,
+    environment,
+    linked,
+)
 from tests.device.updates.update_setting import signed
-from tools.cloud.pack_release import pack_app, write_release
+from tools.cloud.pack_release import pack_app, pack_files, write_release
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +139,31 @@ def test_what_palmd_staged_is_judged_anew(
     assert outcome.code == code
     assert board.versions.current == OLD
     assert not (board.prefix / "incoming").exists()
+
+
+@pytest.mark.parametrize("spoilt", ["bin/python3", "bin", "VERSION/1", "pyvenv.cfg/1"])
+def test_an_archive_that_is_no_environment_is_refused_once(board: Board, tmp_path: Path, spoilt: str) -> None:
+    """Noted, or the path unit would have it unpacked for ever, and no later release would come."""
+    contents = {"bin/palmd": "", "VERSION": f"{NEW}\n", "pyvenv.cfg": "version = 3.11\n"}
+    contents = {name: text for name, text in contents.items() if not name.startswith(spoilt[:7])}
+    for name, text in (contents | {spoilt: "not a program"}).items():
+        (tmp_path / "spoilt" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "spoilt" / name).write_text(text)
+    board.stage(pack_files(tmp_path / "spoilt", sorted(contents | {spoilt: ""})), 7)
+    outcome = board.install()
+    assert outcome is not None
+    assert outcome.code == "bad_archive"
+    assert board.install() is None
+    assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLDER, OLD}
+
+
+def test_an_environment_copied_without_its_links_is_packed_as_one_with_them(tmp_path: Path) -> None:
+    """`scp -r` puts the interpreter itself into the place of each link to it."""
+    kept = environment(tmp_path / "kept", NEW, small=True)
+    copied = Path(shutil.copytree(kept, tmp_path / "copied"))
+    linked(kept)
+    (copied / "bin" / "python3.11").write_text("the program")
+    assert pack_app(copied) == pack_app(kept)
 
 
 def test_roots_that_palmd_writes_count_for_nothing(
