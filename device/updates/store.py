@@ -11,6 +11,7 @@ Only what is on the disk counts: a chunk counts once its bytes and then its note
 only if the bytes have its CRC. Files that the state does not name are removed.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -204,14 +205,18 @@ class UpdateStore:
     # Unpacking and handing over
 
     def unpack_model(self, manifest: Manifest, payload: Path) -> Path:
-        """Unpack into the inactive slot. Raises UpdateRefused `bad_archive`, StateError."""
+        """Unpack into the inactive slot. Raises UpdateRefused `bad_archive`, `no_space`, StateError."""
         folder = self.model_folder(manifest.release_seq)
         try:
             self._remove(folder)  # left by an interrupted attempt
             self._folder(self._models)
             self._folder(folder)
-            unpack(payload, folder, MODEL_LIMITS)
+            unpack(payload, folder, MODEL_LIMITS, keep_free_bytes=KEEP_FREE_BYTES)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UpdateRefused(
+                    "no_space", "the disk is full; make room, and release it again"
+                ) from error
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
         return folder
 

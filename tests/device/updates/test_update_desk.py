@@ -16,6 +16,7 @@ from device.updates.room import KEEP_FREE_BYTES
 from device.updates.state import SHIPPED
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
+from tests.device.core.small_disk import fill, small_disk
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import (
     ROOT,
@@ -30,6 +31,7 @@ from tests.device.updates.update_setting import (
 from tools.cloud.pack_release import chunk_bodies
 
 CHUNK = 64
+CHUNK_OF_A_LARGE_ONE = 4096
 
 
 def model(model_id: str = "palm-2") -> bytes:
@@ -218,6 +220,27 @@ def test_a_release_is_taken_only_where_all_that_is_made_of_it_has_room(
     )
     free(0)
     run(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 8, **changed))))
+
+
+def test_a_model_that_is_much_larger_unpacked_leaves_the_journal_its_room(tmp_path: Path) -> None:
+    """The disk may be filled to its last block, and then no verdict can be written."""
+    with packed_files(id=json.dumps({"model_id": "palm-2"}), zeros="\0" * (40 * 2**20)) as payload:
+        pass
+
+    async def story(desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(payload, 7, chunk_bytes=CHUNK_OF_A_LARGE_ONE)))
+        for body in chunk_bodies(payload, 7, CHUNK_OF_A_LARGE_ONE):
+            await desk.take_chunk(body)
+        await settled()
+
+    with small_disk(tmp_path / "state", 160) as state_dir:
+        fill(state_dir, leave_bytes=KEEP_FREE_BYTES + 20 * 2**20)
+        state = run(state_dir, story).state
+        assert state is not None
+        assert state.receiving is None
+        assert state.failed is not None
+        assert state.failed.code == "no_space"
+        assert list((state_dir / "models").iterdir()) == []
 
 
 def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
