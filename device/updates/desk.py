@@ -64,7 +64,7 @@ class UpdateDesk:
 
     `roots`: those pinned now. `now_ms`: the time for checking a signer's certificate (epoch). `model_pinned`:
     [model] dir is set, so that no model is accepted. `test_model`: tests the model in a folder and returns
-    its model_id, or raises UpdateRefused.
+    its model_id, or raises UpdateRefused, StateError.
     """
 
     opened: OpenedUpdates

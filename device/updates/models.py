@@ -205,7 +205,7 @@ def model_id_of(folder: Path) -> str:
 def self_test(folder: Path) -> str:
     """Test a model in a separate process, because a broken one may crash it; returns its model_id.
 
-    Raises UpdateRefused `self_test`.
+    Raises UpdateRefused `self_test`, StateError when it cannot be started.
     """
     command = [sys.executable, "-I", "-m", "device.updates.models", str(folder)]
     try:
@@ -214,6 +214,8 @@ def self_test(folder: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         raise UpdateRefused("self_test", f"its self-test took over {SELF_TEST_WITHIN_S:.0f} s") from None
+    except OSError as error:  # no memory for a process, say: that is no fault of the model
+        raise StateError(f"the model's self-test cannot be started ({error.strerror})") from error
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
         raise UpdateRefused("self_test", f"the model failed its self-test: {why[0][:300]}")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from device.errors import UpdateRefused
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import ReleaseKind
+from device.updates.models import self_test
 from device.updates.room import KEEP_FREE_BYTES
 from device.updates.state import SHIPPED
 from device.updates.store import UpdateStore
@@ -241,6 +243,20 @@ def test_a_model_that_is_much_larger_unpacked_leaves_the_journal_its_room(tmp_pa
         assert state.failed is not None
         assert state.failed.code == "no_space"
         assert list((state_dir / "models").iterdir()) == []
+
+
+def test_a_self_test_that_cannot_be_started_is_said_and_done_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without memory for a process, or the version that runs was removed: the model is not to blame."""
+    with monkeypatch.context() as gone:
+        gone.setattr(sys, "executable", str(tmp_path / "removed" / "python"))
+        state = run(tmp_path, lambda desk: sent(desk, model(), 7), test_model=self_test).state
+    assert state is not None
+    assert state.receiving is not None
+    assert "release 7: the model's self-test cannot be started (No such file" in caplog.text
+    assert "the next start tries again" in caplog.text
+    assert waiting(run(tmp_path, lambda _desk: settled())) == 7
 
 
 def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
