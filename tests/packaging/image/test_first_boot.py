@@ -51,3 +51,27 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
         )
     }
     assert imported <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("is_gate", "exit_status", "said"),
+    [(False, 1, "NOT PROVISIONED. The boot partition cannot be used"), (True, 0, "PROVISIONED. This gate")],
+)
+def test_a_file_that_can_be_neither_read_nor_destroyed_keeps_no_gate_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_gate: bool, exit_status: int, said: str
+) -> None:
+    """A folder of its name; a damaged card, which the kernel turns read-only, answers so too."""
+    started = tmp_path / "started"
+    for program, does in (("mount", ""), ("umount", ""), ("systemctl", f'echo "$@" >{started}')):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in ("MOUNTED", "CONFIG", "DAMAGED", "ISSUE"):
+        monkeypatch.setattr(first_boot, name, tmp_path / name)
+    monkeypatch.setattr(first_boot, "FILE", tmp_path / "MOUNTED" / "palm-provision.toml")
+    first_boot.FILE.mkdir(parents=True)
+    if is_gate:
+        first_boot.CONFIG.touch()
+    assert first_boot.main() == exit_status
+    assert said in first_boot.ISSUE.read_text()
+    assert started.exists() == is_gate

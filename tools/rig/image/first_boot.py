@@ -48,7 +48,7 @@ def main() -> int:
                     return code
             if FILE.exists():  # used just now, or before the power went, or not meant for this gate
                 destroy()
-    except subprocess.CalledProcessError as error:
+    except (subprocess.CalledProcessError, OSError) as error:
         if not CONFIG.exists():
             say(f"NOT PROVISIONED. The boot partition cannot be used ({error}). On another machine: {HOW}.")
             return 1
