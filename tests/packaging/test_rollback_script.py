@@ -85,6 +85,18 @@ def links(base: Path) -> dict[str, str]:
     return {path.name: path.readlink().name for path in (base / "opt").iterdir() if path.is_symlink()}
 
 
+def test_a_way_back_that_a_power_cut_halved_is_taken_when_it_is_asked_for_again(base: Path) -> None:
+    """The link to the version in use comes first, or the version to go back to would be named by none."""
+    (base / "tools").mkdir()
+    (base / "tools/mv").write_text(
+        f'#!/bin/sh\n[ ! -e {base}/moved ] || kill -9 $PPID $$\ntouch {base}/moved\nexec /bin/mv "$@"\n'
+    )
+    (base / "tools/mv").chmod(0o755)
+    rollback(base, fails=True, path=f"{base}/tools:")
+    rollback(base)
+    assert links(base)["current"] == "2"
+
+
 def test_during_a_trial_the_way_back_is_to_the_version_that_ran(base: Path) -> None:
     (base / "opt/back").symlink_to("versions/1")
     rollback(base)
