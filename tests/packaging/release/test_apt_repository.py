@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.release.conftest import EPOCH, new_key
+from tests.packaging.release.conftest import EPOCH, VERSION, new_key
 from tools.rig.packaging.errors import PackagingError
+from tools.rig.packaging.release.__main__ import Order, build_release
 from tools.rig.packaging.release.apt import KEY, write_apt
 from tools.rig.packaging.release.signing import signer
 
@@ -171,3 +172,25 @@ def test_a_file_without_a_secret_key_cannot_sign(tmp_path: Path) -> None:
     (tmp_path / "none").write_text("no key\n")
     with pytest.raises(PackagingError), signer(str(tmp_path / "none"), EPOCH):
         pass
+
+
+def test_a_build_of_both_architectures_after_one_has_a_bill_for_every_package(
+    tmp_path: Path, wheels: Path
+) -> None:
+    """What one commit's builds have finished is kept, for one architecture and for both."""
+
+    def released(*archs: str) -> tuple[set[str], set[str]]:
+        folder = build_release(Order(VERSION, "0" * 40, EPOCH, archs, tmp_path / "out"), None)
+        bills = {path.name.removesuffix(".cdx.json") for path in (folder / "sbom").iterdir()}
+        kept = {*(folder / "wheels").iterdir(), *folder.glob("apt/pool/*/*.deb")}
+        return bills, {path.name for path in kept} - {"requirements.txt"}
+
+    work = tmp_path / "out" / "work" / f"{'0' * 40}-{EPOCH}"
+    shutil.copytree(wheels, work / "wheels")
+    for arch, python in (("amd64", "3.11"), ("arm64", "3.13")):
+        for step in (f"device-{arch}", f"server-{arch}", f"images-{arch}"):
+            (work / step).mkdir()
+        tiny_package(work / f"device-{arch}", python)
+    for archs in (("amd64",), ("amd64", "arm64"), ("arm64",)):
+        bills, packages = released(*archs)
+        assert bills == packages

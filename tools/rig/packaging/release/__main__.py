@@ -83,7 +83,7 @@ def build_release(order: Order, by: Signer | None) -> Path:
     images = [image for arch in order.archs for image in _images(order, steps, wheels, arch)]
     artefacts = [path for path in sorted(wheels.iterdir()) if path.name != "requirements.txt"]
     artefacts += [*packages, *images]
-    bills = steps.folder("sbom", lambda out: _write_bills(artefacts, order, out))
+    bills = steps.folder(f"sbom-{'-'.join(order.archs)}", lambda out: _write_bills(artefacts, order, out))
 
     part, final = order.out / f".{order.named}", order.out / order.named
     shutil.rmtree(part, ignore_errors=True)
