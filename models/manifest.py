@@ -213,7 +213,7 @@ def check_files(folder: Path, files: Iterable[ModelFile]) -> None:
                 f"no readable model file {path}: {reason_of(e)}; install the model again"
             ) from e
         found = hashlib.sha256(content).hexdigest()
-        if found != file.sha256:
+        if found != file.sha256 or len(content) != file.size:
             raise ModelFileError(
                 f"{path} is not the file its manifest names: expected SHA-256 {file.sha256} ({file.size} "
                 f"bytes), found {found} ({len(content)} bytes); install the model again"

@@ -50,6 +50,13 @@ def test_an_altered_file_is_refused(copy: Path) -> None:
         load_manifest(copy)
 
 
+def test_a_file_of_another_size_than_the_manifest_says_is_refused(copy: Path) -> None:
+    """`palmctl model check` shows the manifest's size as the file's."""
+    edit(copy, lambda raw: raw["files"][0].update(size=7))
+    with pytest.raises(ModelFileError, match=r"\(7 bytes\), found .* \(5469862 bytes\)"):
+        load_manifest(copy)
+
+
 def test_an_absent_file_is_refused(copy: Path) -> None:
     load_manifest(copy).embedding_path.unlink()
     with pytest.raises(ModelFileError, match="No such file"):
