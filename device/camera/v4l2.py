@@ -70,6 +70,7 @@ class V4L2Camera:
         self._node_is_there = node_is_there
         self._now_s = now_s
         self._shape: tuple[int, ...] | None = None
+        self._last_shape: tuple[int, ...] | None = None
         self._refused_at_once = 0
         self._uniform_since_s: float | None = None
         self.skipped = 0
@@ -132,9 +133,10 @@ class V4L2Camera:
         """
         if picture.size == 0 or picture.dtype != np.uint8:
             return False
-        self._shape = self._shape or picture.shape
-        if picture.shape != self._shape:
+        before, self._last_shape = self._last_shape, picture.shape
+        if picture.shape not in (self._shape or picture.shape, before):
             return False
+        self._shape = picture.shape  # of two in a row it is the camera's own, whatever came first
         if bool((picture[::8, ::8] != picture[0, 0]).any()):
             self._uniform_since_s = None
             return True

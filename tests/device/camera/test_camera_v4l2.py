@@ -118,6 +118,16 @@ def test_corrupt_frames_are_skipped_and_counted() -> None:
     assert made.skipped == len(broken)
 
 
+def test_a_first_frame_of_another_size_does_not_make_the_camera_s_own_size_a_damage() -> None:
+    """Some cameras give one more of the size that they had before."""
+    good = picture()
+    made, _ = camera([(0.03, True, frame) for frame in (picture(240, 320), good, good, good)])
+    assert made.read() is not None
+    assert same(made.read(), good)
+    assert same(made.read(), good)
+    assert made.skipped == 1
+
+
 def test_a_camera_that_gives_only_corrupt_frames_is_a_stall() -> None:
     green = np.full((480, 640, 3), (0, 135, 0), np.uint8)  # YUYV of zeros
     made, _ = camera([(0.4, True, green)] * 6)
