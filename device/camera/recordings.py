@@ -91,7 +91,7 @@ class PacedCamera:
         return self._pictures.skipped
 
     def read(self) -> Pixels | None:
-        """See Camera; a recording is never lost, so this raises nothing."""
+        """See Camera. Raises CameraUnavailable when the folder, or a video that is to restart, is gone."""
         give_up_s = self._now_s() + READ_LIMIT_S
         while True:
             self._wait_for_tick()
