@@ -203,7 +203,13 @@ def _self_test(placed: Path, config: Path) -> None:
         )
         try:
             done = subprocess.run(  # noqa: S603 - the release itself, after its signature was verified
-                command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False, **as_service
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",  # a library may print anything before it dies
+                timeout=SELF_TEST_WITHIN_S,
+                check=False,
+                **as_service,
             )
         except (subprocess.TimeoutExpired, OSError) as error:
             raise UpdateRefused("self_test", f"{command[0]} does not run: {error}") from error

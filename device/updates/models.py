@@ -210,7 +210,12 @@ def self_test(folder: Path) -> str:
     command = [sys.executable, "-I", "-m", "device.updates.models", str(folder)]
     try:
         done = subprocess.run(  # noqa: S603 - this program itself
-            command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",  # a library may print anything before it dies
+            timeout=SELF_TEST_WITHIN_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise UpdateRefused("self_test", f"its self-test took over {SELF_TEST_WITHIN_S:.0f} s") from None

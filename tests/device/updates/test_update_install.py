@@ -157,6 +157,17 @@ def test_an_archive_that_is_no_environment_is_refused_once(board: Board, tmp_pat
     assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLDER, OLD}
 
 
+def test_a_version_whose_self_test_says_no_text_is_refused_once(board: Board, tmp_path: Path) -> None:
+    """A library in it may print anything before it dies."""
+    broken = environment(tmp_path / "broken", NEW, small=True)
+    (broken / "bin" / "palmd").write_text("#!/bin/sh\nprintf '\\377\\n' >&2\nexit 1\n")
+    board.stage(pack_app(broken), 7)
+    outcome = board.install()
+    assert outcome is not None
+    assert outcome.code == "self_test"
+    assert board.install() is None
+
+
 def test_an_environment_copied_without_its_links_is_packed_as_one_with_them(tmp_path: Path) -> None:
     """`scp -r` puts the interpreter itself into the place of each link to it."""
     kept = environment(tmp_path / "kept", NEW, small=True)
