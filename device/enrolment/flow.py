@@ -331,7 +331,7 @@ class EnrolmentFlow:
     def _hand_done(self, running: _Running, now_ms: int) -> list[Effect]:
         running.current.settle()
         if running.index + 1 < len(running.hands):
-            running.phase = _Phase.REMOVING
+            running.phase, running.deadline_ms = _Phase.REMOVING, now_ms + HAND_LIMIT_MS
             return self._prompt(running, Step.REMOVE_HAND, None, now_ms)
         running.phase = _Phase.SENDING
         running.offers = [running.hands]

@@ -406,6 +406,17 @@ def test_each_hand_has_its_minute() -> None:
     assert bench.effects[-1] == prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)
 
 
+def test_a_hand_taken_late_in_its_minute_has_time_to_leave() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.wait(58_000)
+    assert prompt(Step.REMOVE_HAND, "L", None, 3) in bench.show("L")
+    assert bench.wait(5_000) == []
+    assert bench.nothing() == [prompt(Step.SHOW_HAND, "R")]
+    bench.show("R")
+    assert hands_in(bench.uploads()[-1]) == ["L"] * 3 + ["R"] * 3
+
+
 def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     bench = Bench()
     bench.add(bench.flow.begin(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
