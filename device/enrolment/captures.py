@@ -8,7 +8,8 @@ from device.values.recognition import PalmCapture
 from models.template_choice import MOST_TEMPLATES, choose_templates
 
 CAPTURES_NEEDED: Final = 2
-"""Enough when the hand leaves before there are three. A single one could not be compared with another."""
+"""Enough when the hand leaves, or its minute ends, before there are three. A single one could not be
+compared with another."""
 SPACING_MS: Final = 100
 """Captures closer together show the same instant."""
 CHOOSING_MS: Final = 500

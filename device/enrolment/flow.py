@@ -263,15 +263,9 @@ class EnrolmentFlow:
             return []
         if running.phase is _Phase.CONSENT:
             return self._give_up(running, "no_answer", now_ms)
-        if self.busy and running.tries < TRIES:
-            return self._try_again(running, now_ms)
         if running.phase is _Phase.SENDING:
             return self._give_up(running, "not_sent", now_ms)
-        session = running.session
-        self._end(running)
-        # The reason (quality, liveness, the wrong hand) is not disclosed.
-        report = Upload(self._new_id(), write_failure(session.token))
-        return [report, EnrolmentFailed(session.session_id, "capture_rejected")]
+        return self._minute_over(running, now_ms)
 
     def cancel(self, now_ms: int, code: str = "cancelled") -> list[Effect]:
         """Abandon the session without informing the service: it stays open and its code may be shown
@@ -291,6 +285,19 @@ class EnrolmentFlow:
         running.phase, running.index = _Phase.CAPTURING, 0
         running.deadline_ms, running.last_seen_ms = now_ms + HAND_LIMIT_MS, now_ms
         return self._prompt(running, Step.SHOW_HAND, None, now_ms)
+
+    def _minute_over(self, running: _Running, now_ms: int) -> list[Effect]:
+        """A hand still in view whose captures are enough has given them; else the attempt has failed."""
+        in_view = running.phase is _Phase.CAPTURING and now_ms - running.last_seen_ms < REMOVED_MS
+        if in_view and running.current.enough:
+            return self._hand_done(running, now_ms)
+        if running.tries < TRIES:
+            return self._try_again(running, now_ms)
+        session = running.session
+        self._end(running)
+        # The reason (quality, liveness, the wrong hand) is not disclosed.
+        report = Upload(self._new_id(), write_failure(session.token))
+        return [report, EnrolmentFailed(session.session_id, "capture_rejected")]
 
     def _try_again(self, running: _Running, now_ms: int) -> list[Effect]:
         """Drop all captures, because another person's hand may be among them."""

@@ -395,6 +395,20 @@ def test_the_second_minute_without_a_capture_ends_the_session() -> None:
     assert bench.begin() == []
 
 
+def test_two_captures_are_enough_when_the_hand_stays_and_gives_no_third() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.show("L", 3)
+    deadline_ms = bench.flow.next_deadline_ms
+    assert deadline_ms is not None
+    spoof = Pad("fail", "texture", 100)
+    bench.show("L", (deadline_ms - bench.now_ms) // TICK_MS, pad=spoof)
+    assert bench.wait(deadline_ms - bench.now_ms) == [prompt(Step.REMOVE_HAND, "L", None, 2)]
+    bench.nothing()
+    bench.show("R")
+    assert hands_in(bench.uploads()[-1]) == ["L"] * 2 + ["R"] * 3
+
+
 def test_each_hand_has_its_minute() -> None:
     bench = Bench()
     bench.begin()
