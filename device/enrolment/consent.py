@@ -87,11 +87,12 @@ class TermsFolder:
         for candidate in (*wanted, *LANGUAGES):
             try:
                 data = read_plain_file(self.folder / f"{terms_version}.{candidate}.txt", _MAX_TERMS_BYTES)
-                text = data.decode("utf-8").strip()
+                text = data.decode("utf-8-sig")
             except (OSError, UnicodeDecodeError):
                 continue
-            title, _, rest = text.partition("\n")
+            # Line by line: editors end lines with \r\n and leave spaces in empty ones.
+            title, _, rest = "\n".join(line.rstrip() for line in text.strip().splitlines()).partition("\n")
             paragraphs = tuple(part.strip() for part in rest.split("\n\n") if part.strip())
             if title and paragraphs:
-                return TermsShown(terms_version, candidate, title.strip(), paragraphs)
+                return TermsShown(terms_version, candidate, title, paragraphs)
         return None

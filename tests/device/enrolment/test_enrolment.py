@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -628,6 +629,27 @@ def test_other_texts_are_no_codes(text: str) -> None:
 )
 def test_an_answer_that_cannot_be_read_begins_nothing(changed: dict[str, Any]) -> None:
     assert redeem(screen(), **changed) == [EnrolmentFailed("", "unreadable_answer")]
+
+
+TERMS_TEXT = "Termo\n\nQuem trata\nA operadora.\n\nPor quanto tempo\nUm ano.\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TERMS_TEXT.encode(),
+        TERMS_TEXT.replace("\n", "\r\n").encode(),
+        TERMS_TEXT.encode("utf-8-sig"),
+        TERMS_TEXT.replace("\n\n", "\n  \n").encode(),
+    ],
+    ids=["plain", "windows", "byte order mark", "spaces in empty lines"],
+)
+def test_terms_are_read_however_an_editor_ends_its_lines(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "v2.pt-BR.txt").write_bytes(data)
+    shown = TermsFolder(tmp_path, "v2").read("v2", "pt-BR")
+    assert shown is not None
+    assert shown.title == "Termo"
+    assert shown.paragraphs == ("Quem trata\nA operadora.", "Por quanto tempo\nUm ano.")
 
 
 def test_both_languages_of_the_terms_are_there_and_another_falls_back() -> None:
