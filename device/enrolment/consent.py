@@ -5,6 +5,7 @@ separate paragraphs, and the first line of a paragraph with several is its headi
 not in the folder is not begun, because they cannot be shown.
 """
 
+import logging
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import ClassVar, Final, Literal
 
 from device.errors import EnrolmentRefused
 from device.values.control import TermsShown
+from link1.errors import reason_of
 from link1.members import NAME
 from link1.plain_file import read_plain_file
 from link1.wire import WireObject
@@ -26,6 +28,8 @@ LANGUAGES: Final = ("pt-BR", "en")
 
 _MAX_TERMS_BYTES: Final = 32 * 1024
 _LANGUAGE = re.compile(r"[A-Za-z]{2}(-[A-Za-z]{2})?")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +89,18 @@ class TermsFolder:
             return None
         wanted = [language] if _LANGUAGE.fullmatch(language) else []
         for candidate in (*wanted, *LANGUAGES):
+            path = self.folder / f"{terms_version}.{candidate}.txt"
             try:
-                data = read_plain_file(self.folder / f"{terms_version}.{candidate}.txt", _MAX_TERMS_BYTES)
-                text = data.decode("utf-8-sig")
-            except (OSError, UnicodeDecodeError):
+                text = read_plain_file(path, _MAX_TERMS_BYTES).decode("utf-8-sig")
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                _log.warning("terms in %s cannot be shown: %s", path, reason_of(error))
                 continue
             # Line by line: editors end lines with \r\n and leave spaces in empty ones.
             title, _, rest = "\n".join(line.rstrip() for line in text.strip().splitlines()).partition("\n")
             paragraphs = tuple(part.strip() for part in rest.split("\n\n") if part.strip())
             if title and paragraphs:
                 return TermsShown(terms_version, candidate, title, paragraphs)
+            _log.warning("terms in %s cannot be shown: expected a title and a paragraph under it", path)
         return None

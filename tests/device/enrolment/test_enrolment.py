@@ -652,6 +652,26 @@ def test_terms_are_read_however_an_editor_ends_its_lines(tmp_path: Path, data: b
     assert shown.paragraphs == ("Quem trata\nA operadora.", "Por quanto tempo\nUm ano.")
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("Termo\n\nRescisão\n".encode("latin-1"), "can't decode byte 0xe3"),
+        (b"Termo\n", "expected a title and a paragraph"),
+        (b"x" * 40_000, "expected at most 32,768 bytes"),
+    ],
+)
+def test_the_log_says_why_a_file_of_terms_cannot_be_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    (tmp_path / "v2.pt-BR.txt").write_bytes(data)
+    (tmp_path / "v2.en.txt").write_bytes(TERMS_TEXT.encode())
+    shown = TermsFolder(tmp_path, "v2").read("v2", "pt-BR")
+    assert shown is not None
+    assert shown.language == "en"
+    assert f"terms in {tmp_path / 'v2.pt-BR.txt'} cannot be shown: " in caplog.text
+    assert reason in caplog.text
+
+
 def test_both_languages_of_the_terms_are_there_and_another_falls_back() -> None:
     read_in = {language: TERMS.read("v1", language) for language in ("pt-BR", "en", "fr", "../en")}
     languages = {asked: text.language for asked, text in read_in.items() if text is not None}
