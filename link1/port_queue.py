@@ -51,13 +51,15 @@ class PortQueue:
         self.unwritten = self.unwritten[count:]
 
     def give_up(self) -> None:
-        """Drop what is unwritten; a 0x00 before the next frame ends what the port may have of a frame."""
+        """The session is over. Drop what is unwritten; a 0x00 before the next frame ends what the port may
+        have of a frame. Of the messages that the port still holds none is waited for any more."""
         if self.unwritten:
             self.unwritten = b""
             self._zero_first = True
             self._put_total = self._written_total
             while self._unsent and self._unsent[-1].end > self._written_total:
                 self._unsent.pop()
+        self._unsent = deque(_Unsent(frame.end, None) for frame in self._unsent)
 
     def departed(self, held: int) -> list[InFlight]:
         """The messages whose last fragment has left, when the port now holds `held` bytes."""

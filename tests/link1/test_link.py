@@ -366,6 +366,20 @@ def test_the_timer_starts_when_the_last_fragment_has_left_the_port() -> None:
     assert link.next_deadline_ms() == now_ms + 90 + 200
 
 
+def test_a_port_that_never_lets_go_is_not_asked_again_once_the_link_is_down() -> None:
+    """The other end's program has stopped reading: its driver may hold the message for days."""
+    link, script = up()
+    now_ms = script.now_ms
+    link.send(CONTROL, Outgoing("x", b"stuck", token="stuck"))
+    held = len(link.data_to_send(now_ms))
+    link.sent(held, now_ms, in_port=held)
+    waits = [link.waits_for_port]
+    assert link.tick(now_ms + 2000) == [SessionDown(DownReason.SILENT)]
+    waits.append(link.waits_for_port)
+    assert waits == [True, False]
+    assert link.sent(0, now_ms + 3000, in_port=0) == [], "it left in no session"
+
+
 def test_an_ack_of_an_earlier_transmission_ends_a_repeat_in_the_middle() -> None:
     link, script = up()
     script.auto_ack = False

@@ -36,6 +36,7 @@ class PlainQueue:
         for number in self.unwritten:
             self.endings.pop(number, None)
         self.unwritten = []
+        self.endings = dict.fromkeys(self.endings)
 
     def departed(self, held: int) -> list[InFlight]:
         del self.inside[: len(self.inside) - held]
