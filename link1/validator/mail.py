@@ -180,6 +180,8 @@ class ValidatorMail:
                 self._asked, self._begun = None, False
             case StatusReceived(status):
                 self._begun = True
+                if self._after_seq > status.mail.out_seq:
+                    self.pull_again()  # the device made no such record: a chunk is not signed
                 said = self._device_applied(status.mail.in_applied_seq)
             case MailAckReceived(ack):
                 said = self._acked(ack, now_ms)

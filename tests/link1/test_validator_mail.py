@@ -73,7 +73,10 @@ class Bench:
 
     def prove(self, kid: str = "a" * 32, applied_seq: int = 0) -> None:
         self.follow(DeviceProven("dev-1", kid))
-        self.follow(StatusReceived(device_status(mail=MailMarks(applied_seq, 0, 0)), {}))
+        self.status(applied_seq)
+
+    def status(self, applied_seq: int = 0, out_seq: int = 9) -> list[Any]:
+        return self.follow(StatusReceived(device_status(mail=MailMarks(applied_seq, out_seq, 0)), {}))
 
     def follow(self, event: Any) -> list[Any]:
         return self.mail.follow(event, self.now_ms)
@@ -381,6 +384,19 @@ def test_collecting_anew_while_an_answer_is_on_its_way_loses_no_record() -> None
     bench.mail.pull_again()
     # What was asked after record 1 comes now; taken for the first record, it would hide that one.
     assert bench.chunk(2, 0, b"second") == []
+    assert bench.end.take() == MailPull(0, 0)
+    assert bench.chunk(1, 0, b"first") == [OutboxCollected(1, b"first")]
+
+
+def test_a_forged_record_of_a_number_to_come_does_not_end_the_collecting() -> None:
+    bench = Bench()
+    bench.prove()
+    bench.end.take()
+    assert bench.chunk(2**53 - 1, 0, b"forged") == [OutboxCollected(2**53 - 1, b"forged")]
+    assert bench.end.take() == MailPull(2**53 - 1, 0)
+    bench.status()
+    bench.follow(MailNoneReceived(MailNone(2**53 - 1)))
+    bench.after(PULL_EVERY_MS)
     assert bench.end.take() == MailPull(0, 0)
     assert bench.chunk(1, 0, b"first") == [OutboxCollected(1, b"first")]
 
