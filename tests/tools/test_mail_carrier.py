@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from link1.bodies import MailChunk, MailPull, MailState
+from link1.bodies import Box, MailChunk, MailPull, MailState
 from link1.canonical import canonical_bytes
 from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
-from link1.validator.events import DeviceProven, StatusReceived
-from link1.validator.mail import InboxSettled, OutboxCollected, ValidatorMail
+from link1.validator.events import DeviceProven, MailChunkReceived, StatusReceived
+from link1.validator.mail import ANSWER_WITHIN_MS, InboxSettled, OutboxCollected, ValidatorMail
 from tools.kit.simulate import mail_carrier
 from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
 
@@ -30,10 +30,14 @@ class SilentEnd:
 
     proven = True
 
+    def __init__(self) -> None:
+        self.pulls: list[MailPull] = []
+
     def send_mail(self, _chunk: MailChunk) -> bool:
         return True
 
-    def send_mail_pull(self, _pull: MailPull) -> bool:
+    def send_mail_pull(self, pull: MailPull) -> bool:
+        self.pulls.append(pull)
         return True
 
 
@@ -58,6 +62,8 @@ class Api:
                 200, json={"device_id": "dev-1", "data": data, "has_more": False, "next_after_seq": 0}
             )
         records = json.loads(request.content)["records"]
+        if not all("post" in record for record in records):
+            return httpx.Response(422, json={"code": "validation_failed"})
         self.submitted += [record["post"]["seq"] for record in records]
         rejected = [{"seq": 1, "rid": "0" * 32, "code": "bad_signature"}] if self.rejecting else []
         body = {
@@ -80,6 +86,20 @@ class Office:
     mail: ValidatorMail
     carrier: MailCarrier
     lines: list[dict[str, Any]]
+    end: SilentEnd
+    now_ms: int = 0
+
+    def collects(self, seq: int, data: bytes) -> None:
+        """A record of one chunk comes out of the cable."""
+        chunk = MailChunk(Box.OUT, seq, 0, len(data), data)
+        for event in self.mail.follow(MailChunkReceived(chunk), self.now_ms):
+            self.carrier.follow(event)
+
+    def asks_after(self) -> int:
+        """The record after which the device is asked now, when its answer did not come."""
+        self.now_ms += ANSWER_WITHIN_MS
+        self.mail.tick(self.now_ms)
+        return self.end.pulls[-1].after_seq
 
     async def until(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
@@ -90,7 +110,8 @@ class Office:
 @asynccontextmanager
 async def office(api: Api, answer: Callable[[httpx.Request], Any] | None = None) -> Any:
     lines: list[dict[str, Any]] = []
-    mail = ValidatorMail(SilentEnd())
+    end = SilentEnd()
+    mail = ValidatorMail(end)
     carrier = MailCarrier(
         OfficeAccess("http://partner.example", "svc_test_key"),
         mail,
@@ -103,7 +124,7 @@ async def office(api: Api, answer: Callable[[httpx.Request], Any] | None = None)
     mail.follow(DeviceProven("dev-1", "a" * 32), 0)
     mail.follow(StatusReceived(STATUS, {}), 0)
     try:
-        yield Office(api, mail, carrier, lines)
+        yield Office(api, mail, carrier, lines, end)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -244,6 +265,24 @@ def test_a_queue_that_fills_while_the_service_is_at_work_loses_nothing() -> None
                 here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
             api.may_answer.set()
             await here.until(lambda: api.submitted == [1, 1, 2, 3])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("forged", [b"\x00", b"{}"], ids=["no object", "no record"])
+def test_what_was_forged_in_the_place_of_a_record_holds_up_no_mail(forged: bytes) -> None:
+    """The service refuses a batch whole for the sake of one item."""
+
+    async def story() -> None:
+        api = Api()
+        async with office(api) as here:
+            here.collects(1, canonical_bytes(a_record(1)))
+            here.collects(2, forged)
+            here.collects(3, canonical_bytes(a_record(3)))
+            await here.until(lambda: sorted(api.submitted) == [1, 3])
+            await here.until(lambda: api.asked[-1].method == "GET")
+            await here.until(lambda: here.asks_after() == 0)  # record 2 is still with the device
+        assert [line["event"] for line in here.lines].count("mail_error") == 1
 
     asyncio.run(story())
 
