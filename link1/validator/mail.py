@@ -22,9 +22,10 @@ from link1.bodies import (
     MailPull,
     MailState,
 )
-from link1.envelope import MessageType
+from link1.envelope import ABOUT_MESSAGE, MessageType
 from link1.errors import FormatError
 from link1.events import Down, ErrorReceived
+from link1.objects import ErrorCode
 from link1.validator.events import (
     DeviceProven,
     MailAckReceived,
@@ -191,7 +192,7 @@ class ValidatorMail:
                 if isinstance(self._asked, MailPull) and none.after_seq == self._asked.after_seq:
                     self._asked = None
                     self._pull_from_ms = now_ms + PULL_EVERY_MS
-            case ErrorReceived(code, about, _) if about in (MessageType.MAIL, MessageType.MAIL_PULL):
+            case ErrorReceived(code, about, _) if self._is_about_mail(code, about):
                 said = self._complained(code, now_ms)
             case _:
                 return []
@@ -292,10 +293,15 @@ class ValidatorMail:
         self._turn_of_pull = False
         return [OutboxCollected(chunk.seq, bytes(incoming.data))]
 
+    def _is_about_mail(self, code: str, about: str) -> bool:
+        """A device that knows no mail cannot name its type: it says `message`."""
+        unnamed = about == ABOUT_MESSAGE and code == ErrorCode.UNSUPPORTED_TYPE and self._asked is not None
+        return unnamed or about in (MessageType.MAIL, MessageType.MAIL_PULL)
+
     def _complained(self, code: str, now_ms: int) -> list[MailEvent]:
         """An error about mail: an older device, or a record that has changed under our hands."""
         self._asked = None
-        if code == "unsupported_type":
+        if code == ErrorCode.UNSUPPORTED_TYPE:
             self._unsupported = True
             return [MailUnsupported()]
         self._incoming, self._offset = _Incoming(), 0

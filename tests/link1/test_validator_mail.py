@@ -312,11 +312,12 @@ def test_new_keys_of_a_device_begin_both_boxes_anew(bench: Bench) -> None:
     assert bench.mail.room == MAX_OFFERED
 
 
-def test_a_device_that_takes_no_mail_is_left_alone_until_the_next_session(bench: Bench) -> None:
+@pytest.mark.parametrize("about", ["mail", "message"])
+def test_a_device_that_takes_no_mail_is_left_alone_until_the_next_session(bench: Bench, about: str) -> None:
     bench.mail.offer(1, b"in")
     bench.after(0)
     bench.end.take()
-    assert bench.follow(ErrorReceived("unsupported_type", "mail", None)) == [MailUnsupported()]
+    assert bench.follow(ErrorReceived("unsupported_type", about, None)) == [MailUnsupported()]
     bench.after(60_000)
     assert bench.end.asked == []
     bench.prove()
