@@ -36,6 +36,8 @@ PACKETS_ASKED: Final = 16
 BUFFER_BYTES: Final = 4_096
 """What waits between the caller and the cable, and the longest transfer. Mail queues in the session."""
 _VENDOR_CLASS = "ff"
+_LINK1 = ("4c", "31")
+"""Subclass and protocol of a vendor interface that is for this cable."""
 _BULK = "Bulk"
 
 
@@ -170,8 +172,9 @@ def open_usb(
 
 
 def _interfaces(folder: Path, nodes: Path) -> Iterator[Interface]:
-    """The vendor interfaces of a device that have one bulk endpoint each way."""
-    for inner in _folders(folder):
+    """The vendor interfaces of a device that have one bulk endpoint each way; LINK/1's own first, as another
+    may be for a debugger."""
+    for inner in sorted(_folders(folder), key=_is_of_another):
         if _text(inner / "bInterfaceClass") != _VENDOR_CLASS:
             continue
         ends = [end for end in _folders(inner) if end.name.startswith("ep_") and _text(end / "type") == _BULK]
@@ -188,6 +191,10 @@ def _interfaces(folder: Path, nodes: Path) -> Iterator[Interface]:
                 int(_text(into[0] / "wMaxPacketSize"), 16) & 0x7FF,
                 (inner / "driver").resolve().name if (inner / "driver").exists() else "",
             )
+
+
+def _is_of_another(inner: Path) -> bool:
+    return (_text(inner / "bInterfaceSubClass"), _text(inner / "bInterfaceProtocol")) != _LINK1
 
 
 def _folders(folder: Path) -> list[Path]:

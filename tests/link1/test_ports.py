@@ -316,6 +316,26 @@ def test_a_device_without_two_bulk_endpoints_is_named(tmp_path: Path) -> None:
         open_usb(USB, devices=tmp_path)
 
 
+def test_of_several_vendor_interfaces_the_one_for_this_cable_is_opened(tmp_path: Path) -> None:
+    """A validator on Linux may have a debugger's interface (adb) in front of it."""
+    write(tmp_path / "1-1", idVendor="1d6b", idProduct="0104", busnum="1", devnum="2")
+    for number, subclass, protocol in (("00", "42", "01"), ("01", "4c", "31"), ("02", "ff", "ff")):
+        inner = tmp_path / f"1-1/1-1:1.{int(number)}"
+        write(inner, bInterfaceClass="ff", bInterfaceSubClass=subclass, bInterfaceProtocol=protocol)
+        write(inner, bInterfaceNumber=number)
+        write(inner / "ep_81", type="Bulk", direction="in", bEndpointAddress="81", wMaxPacketSize="0200")
+        write(inner / "ep_02", type="Bulk", direction="out", bEndpointAddress="02", wMaxPacketSize="0200")
+    claimed: list[int] = []
+
+    def claim(interface: Interface) -> Any:
+        claimed.append(interface.number)
+        raise OSError(errno.ENODEV, "gone")
+
+    with pytest.raises(TransportError, match="is absent"):
+        open_usb(USB, devices=tmp_path, claim=claim)
+    assert claimed == [1]
+
+
 def test_the_kernel_answers_a_node_that_is_no_usb_device(tmp_path: Path) -> None:
     """The real calls, on a file: what they refuse comes out as advice, and no descriptor stays open."""
     bus = Bus(tmp_path / "devices", Gadget())
