@@ -103,8 +103,11 @@ def people_operations(  # noqa: C901 - one function an operation
 
     async def rehearse(request: Packet) -> Packet:
         _check_serving(health)
+        _check_free(enrolment)
         asked = control.NextAsked.from_obj(request.header)
         passage = await passes.rehearse(asked.wait_ms / 1000)
+        if passage is None:
+            _check_free(enrolment)
         _check_serving(health)  # what came up while it waited for the hand counts too
         return reply_with(control.PassAnswer(passage))
 
@@ -126,6 +129,12 @@ def people_operations(  # noqa: C901 - one function an operation
 def _check_ready(health: Health) -> None:
     if reason := why_not_captured(health):
         raise IpcRefused("not_ready", reason)
+
+
+def _check_free(enrolment: EnrolmentDesk) -> None:
+    """While an enrolment captures, no hand comes to a rehearsal: it would be taken for the person's."""
+    if enrolment.capturing:
+        raise IpcRefused("busy", "an enrolment is using the camera; finish or cancel it first")
 
 
 def _check_serving(health: Health) -> None:

@@ -27,9 +27,10 @@ class Desk:
 
     def __init__(self) -> None:
         self.health = Health(lambda _words: None)
+        self.enrolment = Mock(capturing=False)
         self.passes = TrialPasses(lambda: POLICY, lambda: None)
         self._operations = people_operations(
-            Mock(),
+            self.enrolment,
             Mock(),
             self.passes,
             Mock(),
@@ -74,6 +75,21 @@ def test_while_every_verdict_abstains_it_is_refused_with_the_reason(word: Health
 def test_what_comes_up_while_it_waits_for_the_hand_counts() -> None:
     with pytest.raises(IpcRefused, match="GALLERY_STALE"):
         asyncio.run(Desk().rehearse(good(), then=HealthWord.GALLERY_STALE))
+
+
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str) -> None:
+    desk = Desk()
+
+    async def story() -> None:
+        desk.enrolment.capturing = begins == "before"
+        asked = asyncio.ensure_future(desk.rehearse())
+        await asyncio.sleep(0)
+        desk.enrolment.capturing = True
+        await asked
+
+    with pytest.raises(IpcRefused, match="an enrolment is using the camera"):
+        asyncio.run(story())
 
 
 @pytest.mark.parametrize(("good_ms", "result"), [(-1, "MATCH"), (1, "POOR_CAPTURE")])
