@@ -44,7 +44,7 @@ class EnrolmentDesk:
     """The content of the screen."""
     _seq: int = field(default=1, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _sending: int | None = field(default=None, init=False)
+    _sending: tuple[EnrolmentOutbox, int] | None = field(default=None, init=False)
 
     @property
     def capturing(self) -> bool:
@@ -77,9 +77,10 @@ class EnrolmentDesk:
         self._do(self.flow.accept(terms_version, purposes, at_ms, now_ms))
 
     def cancel(self, code: str = "cancelled") -> None:
-        """Cancel the running enrolment, if any; a body that waits for the service is overwritten."""
+        """Cancel the running enrolment, if any; what waits for the service is overwritten."""
         if self._sending is not None:
-            self.enrolments.withdraw(self._sending)
+            outbox, ticket = self._sending
+            outbox.withdraw(ticket)
             self._sending = None
         self._do(self.flow.cancel(self.clock.monotonic_ms(), code))
 
@@ -106,12 +107,13 @@ class EnrolmentDesk:
                 case EnrolmentShown():
                     self._show(effect)
                 case RedeemCode(request_id, short_code):
-                    self.redeems.submit(
+                    ticket = self.redeems.submit(
                         bytearray(canonical_bytes({"short_code": short_code})),
                         partial(self._redeemed, request_id),
                         self.clock.monotonic_ms(),
                         REDEEM_LIMIT_MS,
                     )
+                    self._sending = None if ticket is None else (self.redeems, ticket)
                 case Upload(upload_id, body):
                     self._send(upload_id, body)
                 case EnrolmentAccepted(session_id, review):
@@ -128,7 +130,7 @@ class EnrolmentDesk:
     def _send(self, upload_id: int, body: bytearray) -> None:
         self.hand_lingers = True
         ticket = self.enrolments.submit(body, partial(self._answered, upload_id), self.clock.monotonic_ms())
-        self._sending = ticket
+        self._sending = None if ticket is None else (self.enrolments, ticket)
         if ticket is None:
             _log.warning("enrolment: too many uploads are waiting, the service is away")
             self._do(self.flow.cancel(self.clock.monotonic_ms(), "not_sent"))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.enrolment.consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
+from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.effects import (
     CaptureHint,
     Effect,
@@ -24,13 +25,14 @@ from device.enrolment.effects import (
     capture_shown,
 )
 from device.enrolment.flow import BOTH_HANDS, EnrolmentFlow
-from device.enrolment.outbox import EnrolmentAnswer
+from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.enrolment.session import EnrolmentSession, parse_qr, write_enrolment
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName, PalmCapture
 from device.values.status import EnrolmentShown
 from link1.objects import GuideHint, Pad
 from models.thresholds import Thresholds
+from tests.device.core_makers import HandClock
 from tests.device.state_scan import found_in_memory
 
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)
@@ -809,3 +811,20 @@ def test_thresholds_in_force_are_asked_for_each_time() -> None:
     current[0] = replace(THRESHOLDS, pad_q=9500)
     bench.show("L", 12)
     assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_a_code_that_was_cancelled_is_overwritten_and_keeps_no_other_waiting() -> None:
+    """Typed wrong, cancelled and typed again, more often than codes may wait."""
+    clock = HandClock()
+    redeems = EnrolmentOutbox(wake=lambda: None)
+    desk = EnrolmentDesk(
+        screen().flow, EnrolmentOutbox(wake=lambda: None), redeems, clock, lambda: None, unready=lambda: ""
+    )
+    for digit in range(5):
+        desk.code_typed(f"4F7K-9QR{digit}")
+        waiting = redeems.next(clock.monotonic_ms())
+        assert waiting is not None
+        assert json.loads(waiting.body) == {"short_code": f"4F7K-9QR{digit}"}
+        desk.cancel()
+        assert not any(waiting.body)
+        assert redeems.next(clock.monotonic_ms()) is None
