@@ -164,7 +164,7 @@ def is_drained(lengths: Sequence[str]) -> bool:
 
 
 def holder_of(address: str) -> str:
-    """Whom an address counts for: itself, or the /64 of an IPv6 one, which one host has whole."""
+    """What limits count an address as: itself, or the /64 of an IPv6 one, which one host has whole."""
     if ":" not in address:
         return address
     try:

@@ -86,7 +86,7 @@ def let_through(folder: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o011)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_the_carriers_user_reaches_its_own_socket_and_its_own_operations(device: Device) -> None:
     runtime = device.config.device.runtime_dir
     let_through(runtime / "x")
@@ -107,7 +107,7 @@ def test_the_carriers_user_reaches_its_own_socket_and_its_own_operations(device:
     assert device.status().device_id == device.config.device.id, "nothing was destroyed"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
     """A group that may open the technician's socket is not root."""
     runtime = device.config.device.runtime_dir
@@ -135,7 +135,7 @@ print(json.dumps([done.exit_code, done.stdout]))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 @pytest.mark.parametrize("words", ["update rollback", "keys encrypt"])
 def test_what_is_for_root_alone_ends_palmctl_as_not_permitted(device: Device, words: str) -> None:
     runtime, config = device.config.device.runtime_dir, device.board.config_path
