@@ -62,7 +62,7 @@ class Attestations:
         if self.section is None or self._status is None:
             raise AttestationError("this device has no [attest] in its configuration, or no status yet")
         body = await asyncio.to_thread(_signed, self.section, self.keys, self._status.challenge)
-        self._not_before_ms = 0  # one that is lost on its way is asked for with the next status
+        self._not_before_ms = 0  # if it is lost on its way, the next status asks again
         return body
 
     async def answered(self, status: int, code: str) -> None:

@@ -37,6 +37,7 @@ from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES, OfferReader
 from device.values import carrier
 from device.values.status import SelfReport
+from device.wipe.wipe import IS_WIPED
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
 from link1 import members
@@ -55,7 +56,6 @@ _MAX_CHUNK_ANSWER_BYTES: Final = 2 * MAX_CHUNK_BYTES
 SEQ_CONFLICT: Final = "seq_conflict"
 """The service's code for a verdict_seq that it knows with another content (device surface §3)."""
 _MAX_DETAIL_CHARACTERS: Final = 200
-_WIPED: Final = "this device is wiped; palmctl status says what to do"
 _CODE = re.compile(r"[a-z_]{1,64}")
 
 _log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class CarrierApi:
 
     async def _hello(self, _request: Packet) -> Packet:
         if self.wipe_ended():  # maybe by mail, and then the carrier still has its copy of the http key
-            raise IpcRefused(carrier.WIPED_CODE, _WIPED)
+            raise IpcRefused(carrier.WIPED_CODE, IS_WIPED)
         gallery = self.gallery()
         position = None if gallery is None else _position(gallery)
         return reply_with(carrier.HelloAnswer(position, self.wipe_id()))
@@ -191,7 +191,7 @@ class CarrierApi:
     async def _http_key(self, _request: Packet) -> Packet:
         key = self.http_key()
         if key is None:
-            raise IpcRefused(carrier.WIPED_CODE, _WIPED)
+            raise IpcRefused(carrier.WIPED_CODE, IS_WIPED)
         return reply(key)
 
     async def _gallery_deltas(self, request: Packet) -> Packet:

@@ -9,7 +9,6 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Final
 
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
@@ -22,10 +21,8 @@ from device.platform.threads import wait_at_most
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
-from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
+from device.wipe.wipe import IS_WIPED, REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1.objects import AppVersion
-
-_WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class WipedDevice:
         """The carrier's socket, with the operations of `device.core.carrier_api` that a wiped device has."""
         operation = self._operations.get(str(request.header.get("op")))
         if operation is None:
-            raise IpcRefused("no_gallery", _WHAT_TO_DO)
+            raise IpcRefused("no_gallery", IS_WIPED)
         return await operation(request)
 
     async def answer_technician(self, request: Packet) -> Packet:
@@ -65,7 +62,7 @@ class WipedDevice:
             case "factory_reset":
                 return self._factory_reset()
             case _:
-                raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
+                raise IpcRefused(carrier.WIPED_CODE, IS_WIPED)
 
     def _factory_reset(self) -> Packet:
         """Remove the remaining files; the process ends after it."""
@@ -76,12 +73,12 @@ class WipedDevice:
 
     async def _hello(self, _request: Packet) -> Packet:
         if self._wipe.unconfirmed is None:
-            raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
+            raise IpcRefused(carrier.WIPED_CODE, IS_WIPED)
         return reply_with(carrier.HelloAnswer(None, self._wipe.unconfirmed))
 
     async def _http_key(self, _request: Packet) -> Packet:
         if self._wipe.unconfirmed is None:
-            raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
+            raise IpcRefused(carrier.WIPED_CODE, IS_WIPED)
         return reply(key_source(self._config.keys_dir)(KeyPurpose.HTTP))
 
     async def _order(self, _request: Packet) -> Packet:

@@ -43,7 +43,7 @@ class Reserve:
         """Make the reserve if there is none and enough space; whether there is one now."""
         try:
             if not self.held:
-                self._partial.unlink(missing_ok=True)  # one that a power cut left takes the room itself
+                self._partial.unlink(missing_ok=True)  # left by a power cut, it takes the room itself
                 if free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
                     self._make()
         except OSError as error:

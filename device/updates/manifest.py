@@ -170,7 +170,7 @@ def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_
             f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"
         ) from error
     try:
-        # As state.json holds it, which could not be read again with one that is longer or deeper.
+        # As state.json holds it, which could not be read again with a longer or deeper manifest.
         read_strict(canonical_bytes({"receiving": dict(signed)}), max_bytes=MAX_MANIFEST_BYTES)
         return Manifest.of_signed(obj, dict(signed))
     except FormatError as error:

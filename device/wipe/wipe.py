@@ -45,6 +45,8 @@ WIPED: Final = (
     "`palmctl factory-reset` and provision it with a new token"
 )
 """Shown to people on a wiped device."""
+IS_WIPED: Final = "this device is wiped; palmctl status says what to do"
+"""What its sockets refuse with."""
 REPLY_WITHIN_S: Final = 0.5
 """How long a process stays after a reset, so that its reply reaches the technician."""
 

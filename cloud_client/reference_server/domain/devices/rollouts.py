@@ -327,7 +327,7 @@ _OF_ROLLOUT: Final = "tenant_id = :tenant_id AND livemode = :livemode AND releas
 
 
 def _is_due(rollout: Row, now_ms: int, pause_ms: int) -> bool:
-    """Whether it is time for a look. One that lies ahead was noted before the clock was set back."""
+    """Whether it is time for a look. A last look in the future was noted before the clock was set back."""
     return not 0 <= now_ms - rollout["looked_ms"] < pause_ms
 
 
