@@ -68,8 +68,8 @@ sys.exit(campaign.campaign(Path(sys.argv[1]), 0.01, 1))
     again = subprocess.check_output(command, cwd=REPOSITORY, env=environment(), text=True)
     assert ": 1 seeds, " in again
     assert ": 2 seeds, " in again
-    assert '"first": 1000' in log.read_text()
-    assert '"first": 1001' in log.read_text()
+    assert '"first": 1000000,' in log.read_text()
+    assert '"first": 1000001,' in log.read_text()
 
 
 @pytest.mark.long

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count, filterfalse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from tools.rig.simulation.plan import plan_of
+from tools.rig.simulation.plan import WIDER_FROM, plan_of
 from tools.rig.simulation.world import RunResult, run
 
 SEEDS = 20
 """In one range."""
-FIRST: Final = 1_000
 
 
 def campaign(log: Path, limit_s: float, processes: int) -> int:
@@ -46,7 +45,7 @@ def campaign(log: Path, limit_s: float, processes: int) -> int:
 
 def _ranges(part: int, parts: int) -> Iterator[int]:
     """The first seeds of one process's ranges."""
-    return count(FIRST + part * SEEDS, parts * SEEDS)
+    return count(WIDER_FROM + part * SEEDS, parts * SEEDS)
 
 
 def _work(log: Path, until_s: float, ranges: Iterator[int]) -> None:

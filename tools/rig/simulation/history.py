@@ -181,6 +181,8 @@ class History:
     steps: list[StreamStep] = field(default_factory=list)
     newest_head_at_s: float = 0.0
     """When the newest head that reached the device was issued."""
+    erased: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """subject_ref of who was erased, to the position of the service's gallery then."""
     position: tuple[int, int] = (1, 0)
     acknowledged: tuple[int, int] = (0, 0)
     """The furthest position that the device has named to anyone."""

@@ -66,6 +66,8 @@ class Started:
     in_applied_seq: int
     refs: dict[int, str]
     ended: dict[str, str]
+    still_there: frozenset[str]
+    """Who was erased and has rows in the gallery's store; none where the disk refuses to delete any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class AtTheEnd:
     refused_uploads: dict[str, int]
     device_decisions: dict[str, str]
     """verdict_ref to object_ref of the decision in the device's journal."""
+    still_there: frozenset[str]
+    """Who was erased and has rows in the gallery's store."""
     signed_evidence: int
     """How many wrong decisions and passages, signed by the validator, the device has kept."""
 
@@ -570,6 +574,18 @@ def the_gallery_is_one_of_the_services(history: History, started: Started) -> st
     if started.position[1] == 0 or (step is not None and step.head16 == started.head16):
         return None
     return f"{started.position} has head {started.head16}, the service's is {step.head16 if step else 'none'}"
+
+
+@holds(On.CORE_STARTED, "GALLERY: beyond a tombstone no power cut leaves anything of that person.")
+def who_is_erased_is_gone_after_a_start(history: History, started: Started) -> str | None:
+    at = started.position
+    left = {ref for ref in started.still_there if at is not None and at >= history.erased[ref]}
+    return f"at {at} there are rows of {sorted(left)}" if left else None
+
+
+@holds(On.END, "GALLERY: nothing of a person who was erased stays in the files.")
+def who_is_erased_is_gone_at_the_end(_history: History, end: AtTheEnd) -> str | None:
+    return f"there are rows of {sorted(end.still_there)}" if end.still_there else None
 
 
 @holds(On.CORE_STARTED, "LINK §5: applied: this seq is done with, durably.")

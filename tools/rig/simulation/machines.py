@@ -269,6 +269,8 @@ class DeviceMachine:
         self.palmd: Palmd | None = None
         self.opened: Opened | None = None
         self.wiped = False
+        self.carrier_ended = False
+        """Whether it is dead for good."""
         self.failure: BaseException | None = None
         """Why the core or the carrier ended by itself, when that was not to be."""
         self.started: Callable[[], None] = lambda: None
@@ -292,7 +294,7 @@ class DeviceMachine:
             self.loop.spawn(self.core, self._live())
 
     def start_carrier(self) -> None:
-        if self._powered and self.carrier is None and not self.wiped:
+        if self._powered and self.carrier is None and not self.wiped and not self.carrier_ended:
             self.carrier = SimulatedProcess("carrier", self._rate)
             self.loop.spawn(self.carrier, self._carry_on())
 
@@ -306,6 +308,11 @@ class DeviceMachine:
         if self.carrier is not None:
             self.carrier.kill()
             self.carrier = None
+
+    def end_carrier(self) -> None:
+        """It dies, and nothing starts it again."""
+        self.carrier_ended = True
+        self.kill_carrier()
 
     def cut_power(self, chance: random.Random) -> None:
         self._powered = False

@@ -204,6 +204,7 @@ class Onlooker:
             in_applied_seq=opened.mail.in_applied_seq,
             refs=refs,
             ended={txn_id: str(memory.ended) for txn_id, memory in ended.items() if memory and memory.ended},
+            still_there=frozenset() if self.world.disk_trouble else _still_there(opened, history.erased),
         )
         history.say(
             "device", f"starts: last verdict {started.last_seq}, gallery {started.position or 'absent'}"
@@ -458,6 +459,7 @@ class Onlooker:
                 state_files=names,
                 refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),
                 device_decisions=decisions,
+                still_there=frozenset() if opened is None else _still_there(opened, self.history.erased),
                 signed_evidence=0 if opened is None else _signed_evidence(opened.journal),
             ),
         )
@@ -491,6 +493,15 @@ def _signed_evidence(journal: Journal) -> int:
     rows = journal._rows  # noqa: SLF001 - no program asks this
     (count,) = rows.execute("SELECT count(*) FROM evidence WHERE backing = 'signed'").fetchone()
     return int(count)
+
+
+def _still_there(opened: Opened, erased: Iterable[str]) -> frozenset[str]:
+    """Who of the people who were erased has rows in the store of the gallery, in use or not."""
+    if opened.gallery is None:
+        return frozenset()
+    store = opened.gallery._store  # noqa: SLF001 - no program asks this
+    people = {person for (person,) in store._db.execute("SELECT DISTINCT person FROM template")}  # noqa: SLF001
+    return frozenset(ref for ref in erased if store._sealer.person(bytes.fromhex(ref)) in people)  # noqa: SLF001
 
 
 def journal_refs(opened: Opened, asked: Iterable[str]) -> tuple[dict[int, str], dict[str, str]]:

@@ -108,11 +108,12 @@ class Operators:
         self.start_server()
         service = self.server[1]
         self._history.say("OPERATOR", "the service is restored from its backup")
+        self._history.erased.clear()  # some of them are there again
         self._history.lost |= {ref for ref in rows if world.onlooker.service_rows().get(ref) != rows[ref]}
         while service.state_of_stream(environment).epoch <= seen:
             service.operate(lambda tx, _vault, now: operator.new_epoch(tx, environment, NO_MODEL_ID, now))
         world.onlooker.note_stream()
-        for _ in range(_MAIL_TRIES if world.plan.offline else 0):
+        for _ in range(_MAIL_TRIES if world.lives_on_mail else 0):
             await asyncio.sleep(_MAIL_S)
             with contextlib.suppress(OperatorError):
                 service.operate(
@@ -138,7 +139,7 @@ class Operators:
         self.server[1].operate(add)
         self._history.say("OPERATOR", "the validator's key is another")
         while world.loop.now_s < until_s and not world.onlooker.counts(key.public.kid):
-            if world.onlooker.status_under_way and not world.plan.offline:
+            if world.onlooker.status_under_way and not world.lives_on_mail:
                 world.validator.reset()
             await asyncio.sleep(chance.uniform(0.5, 1.5) * _HANDSHAKE_S)
         await asyncio.sleep(0.5)
@@ -159,6 +160,8 @@ class Operators:
                         return
                     await office.delete(f"/v1/subjects/{subject_id}")
                     self._gone.add(person)
+                    state = service.state_of_stream(environment)
+                    self._history.erased[self._start.refs[person]] = state.epoch, state.seq
                 case Act.BLOCK:
                     service.operate(
                         lambda tx, vault, now: operator.block_subject(

@@ -6,7 +6,7 @@ kinds of trouble (swarm testing): some faults hide others.
 
 import errno
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -63,6 +63,8 @@ _NEWER: Final = TROUBLES[TROUBLES.index(Act.CABLE_GATHERS) :]
 """Drawn by lots of their own: of the other kinds a seed has what it had before these were there."""
 KEPT_SEEDS: Final = (1107, 1719, 2730, 2773, 3370, 4039, 4158, 4709, 7661, 7915)
 """These have failed, before the newer kinds were there: they keep the plan with which they did."""
+WIDER_FROM: Final = 1_000_000
+"""From this seed on a world has more ways of failing (`_wider`); smaller ones keep their plans."""
 WITNESS_FAULTS: Final = (
     WriteFault("journal.db.witness", errno.EIO),
     WriteFault("journal.db.witness", errno.ENOSPC, below=2 * 2_048),  # the mail's numbers
@@ -134,6 +136,10 @@ class Plan:
     one before is then judged by the time in it, so its clock was right."""
     latency_s: float = 0.02
     """The most that a request or an answer takes on the device's good days."""
+    carrier_ends_at_s: float | None = None
+    """When the device's carrier dies for good: from then on mail carries everything."""
+    page_entries: int | None = None
+    """How many entries of a snapshot come in a page; None: as many as the service gives."""
 
 
 def plan_of(seed: int) -> Plan:
@@ -162,7 +168,7 @@ def plan_of(seed: int) -> Plan:
     acts += _newer_troubles(seed, people, until_s)
     offline = chance.random() < 0.2
     lots = random.Random(f"backup {seed}")  # noqa: S311
-    return Plan(
+    plan = Plan(
         seed,
         tuple(sorted(acts, key=lambda act: act.at_s)),
         until_s,
@@ -173,6 +179,27 @@ def plan_of(seed: int) -> Plan:
         backup_at_s=until_s * lots.uniform(0.1, 0.9) if lots.random() < 0.3 else None,
         rotates_key=all(act.act is not Act.VALIDATOR_WALL_CLOCK for act in acts),
         latency_s=chance.choice((0.02, 0.5, 1.5)),
+    )
+    return plan if seed < WIDER_FROM else _wider(plan)
+
+
+def _wider(plan: Plan) -> Plan:
+    """With a carrier that dies for good, and erasures while a snapshot of many pages finds the disk full."""
+    chance, acts = random.Random(f"wider {plan.seed}"), list(plan.acts)  # noqa: S311
+    ends_s = plan.until_s * chance.uniform(0.5, 1.0) if chance.random() < 0.5 else None
+    pages = chance.choice((None, 1, 2))
+    for _ in range(chance.randint(1, 3) if pages else 0):
+        at_s, full_s = chance.uniform(CALM_S, plan.until_s), chance.uniform(0.1, 3.0)
+        full = PlannedAct(at_s + full_s, Act.DISK_FULL, chance.uniform(0.5, 5.0))
+        erased = PlannedAct(full.at_s + chance.uniform(-0.5, 1.0), Act.ERASE, extra=chance.randrange(PEOPLE))
+        acts += [PlannedAct(at_s, Act.EPOCH), full, erased]
+        if chance.random() < 0.5:
+            acts.append(PlannedAct(erased.at_s + chance.uniform(0.0, 4.0), Act.POWER_CUT, 1.0, extra=1))
+    return replace(
+        plan,
+        acts=tuple(sorted(acts, key=lambda act: act.at_s)),
+        carrier_ends_at_s=ends_s if plan.carries_mail and not plan.offline else None,
+        page_entries=pages,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from cloud_client.reference_server.domain.mail import outbox
 from cloud_client.reference_server.domain.mailbox import inbox
 from cloud_client.reference_server.domain.verdicts import uploads
-from device.core import gate, housekeeping, running_wipe, served_gallery
+from device.core import gate, housekeeping, running_wipe, self_description, served_gallery
 from device.core.core import Core
 from device.core.gate import Gate
 from device.errors import JournalError
@@ -36,7 +36,7 @@ from gallery import store as gallery_store
 from link1 import channels, device_end, frames, handshake, sealed, session
 from link1.validator import desk, memory
 from tools.rig.simulation import machines
-from tools.rig.simulation.plan import plan_of
+from tools.rig.simulation.plan import WIDER_FROM, plan_of
 from tools.rig.simulation.shrink import shrunk
 from tools.rig.simulation.start import become_simulation
 from tools.rig.simulation.world import prepared, quiet, run
@@ -537,6 +537,27 @@ FAULTS: Final = (
         "applied",
         _repeat_refused,
         first_seed=44,
+    ),
+    PlantedFault(
+        "a carrier that falls silent reaches the service for ever",
+        self_description,
+        "SILENT_MS",
+        _constant(1 << 40),
+        first_seed=WIDER_FROM,
+    ),
+    PlantedFault(
+        "a snapshot fills the generation of one that ended",
+        gallery_store.Store,
+        "newest_generation",
+        _constant(lambda _store: 0),
+        first_seed=WIDER_FROM,
+    ),
+    PlantedFault(
+        "rows that are no longer used stay",
+        gallery_store.Store,
+        "_keep_only",
+        _nothing,
+        first_seed=WIDER_FROM,
     ),
     PlantedFault(
         "a verdict whose witness failed, and ended, is found",

@@ -11,13 +11,17 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import httpx
 
+from cloud_client.reference_server.domain.gallery import snapshots
+from cloud_client.reference_server.domain.mail import gallery as mailed_gallery
 from device.core import housekeeping, self_description
+from device.core.self_description import SILENT_MS
 from device.health import HealthWord
 from device.journal import reserve
 from device.mail import outbox
@@ -108,6 +112,14 @@ _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
 often, and fewer records than 256 fill an outbox."""
 
 
+def _pages(entries: int | None) -> list[tuple[ModuleType, str, Any]]:
+    """With few entries in a page a snapshot of eight people has several, by network and by mail."""
+    if entries is None:
+        return []
+    page = partial(snapshots.snapshot_page, page_size=entries)
+    return [(snapshots, "snapshot_page", page), (mailed_gallery, "PAGE", entries)]
+
+
 def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
     """Carry out a plan. The same plan gives the same run, step for step, whether idle time is leapt over or
     walked through in strides."""
@@ -117,7 +129,7 @@ def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
         with (
             tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder,
             seeded(plan.seed),
-            replaced([*_SURROUNDINGS, *remembered()]),
+            replaced([*_SURROUNDINGS, *_pages(plan.page_entries), *remembered()]),
         ):
             world = SimulatedWorld(plan, start, Path(folder))
             world.loop.stride_s = stride_s
@@ -252,6 +264,8 @@ class SimulatedWorld:
         self.validator.power_on()
         if self.plan.backup_at_s is not None:
             self.loop.call_at(self.plan.backup_at_s, self.operators.back_up)
+        if self.plan.carrier_ends_at_s is not None:
+            self.loop.call_at(self.plan.carrier_ends_at_s, self._end_carrier)
         for act in self.plan.acts:
             await self.sleep_until(act.at_s)
             self.history.say("WORLD", str(act))
@@ -269,6 +283,15 @@ class SimulatedWorld:
         await self.people.last_passage()
         await self._rest()
         self.onlooker.judge_end()
+
+    @property
+    def lives_on_mail(self) -> bool:
+        """Whether this device reaches the service through the validator alone."""
+        return self.plan.offline or self.device.carrier_ended
+
+    def _end_carrier(self) -> None:
+        self.history.say("WORLD", "the carrier is dead for good")
+        self.device.end_carrier()
 
     async def sleep_until(self, at_s: float) -> None:
         if at_s > self.loop.now_s:
@@ -299,7 +322,7 @@ class SimulatedWorld:
 
     async def _rest(self) -> None:
         """Wait until everything has settled, at most REST_MOST_S."""
-        until_s = self.loop.now_s + REST_MOST_S
+        until_s = self.loop.now_s + REST_MOST_S + (SILENT_MS / 1000 if self.device.carrier_ended else 0.0)
         while self.loop.now_s < until_s and not self._settled():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(1.0)
         await asyncio.sleep(2.0)
