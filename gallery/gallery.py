@@ -310,6 +310,8 @@ class Gallery:
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
             complete = self._note_head(head, held, now)
+            if self._store.rows_due:  # a gate that lives on mail gets heads alone while nothing changes
+                self._drop_rows()
         return Applied(behind=not complete)
 
     def remember_time(self, now: GalleryNow) -> None:

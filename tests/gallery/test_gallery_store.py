@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.device.core.small_disk import fill, small_disk
 from tests.gallery.gallery_service import (
     DATA_KEY,
     MODEL_ID,
+    NOW_MS,
     STREAM,
     Service,
     at,
@@ -343,6 +345,17 @@ def test_a_gallery_opens_and_takes_pages_though_a_full_disk_lets_no_rows_go(tmp_
         ballast.unlink()
         gallery.apply_deltas(service.deltas(19), at(63_000))
         gallery.close()
+        assert rows(disk / "gallery") == {1: 16}
+
+
+def test_rows_that_a_full_disk_did_not_let_go_go_with_the_next_head(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 8) as disk:
+        service, _, ballast = erased_on_a_full_disk(disk)
+        with closing(service.open(disk / "gallery")) as gallery:
+            gallery.apply_head(service.head(issued_at_ms=NOW_MS + 62_000), at(62_000))
+            assert rows(disk / "gallery") == {1: 16, 2: 400}
+            ballast.unlink()
+            gallery.apply_head(service.head(issued_at_ms=NOW_MS + 63_000), at(63_000))
         assert rows(disk / "gallery") == {1: 16}
 
 
