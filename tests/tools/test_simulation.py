@@ -100,6 +100,46 @@ def test_seeds_leave_out_kinds_of_trouble() -> None:
     assert plan_of(7) == plan_of(7)
 
 
+def test_on_a_disk_that_is_filled_only_what_grows_is_refused(tmp_path: Path) -> None:
+    program = """
+import errno, os, sys
+from pathlib import Path
+from tools.rig.simulation.disk import Follower
+follower, folder = Follower(), Path(sys.argv[1])
+follower.watch(0, folder)
+
+def written(name, data, at):
+    place = os.open(folder / name, os.O_RDWR | os.O_CREAT)
+    try:
+        return os.pwrite(place, data, at)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    finally:
+        os.close(place)
+
+held = os.open(folder / "held.partial", os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(held, 0, 100)
+os.close(held)
+(folder / "held.partial").rename(folder / "held")
+said = [written("a", b"abcd", 0)]
+follower.room(folder, 6)
+said += [written("a", b"ABCD", 0), written("a", b"efgh", 4), written("a", b"ijk", 8), follower.left()]
+with (folder / "a").open("r+b") as file:
+    file.truncate(6)
+said += [written("b", b"12", 0), follower.left()]
+(folder / "held").unlink()
+said += [follower.left(), written("b", bytes(90), 2)]
+follower.room(None)
+said += [written("b", bytes(900), 2), follower.left()]
+print(said)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[4, 4, 4, 'ENOSPC', 2, 2, 2, 102, 90, 900, None]\n"
+
+
 def test_the_follower_sees_what_a_program_does_to_a_folder(tmp_path: Path) -> None:
     program = """
 import os, sys

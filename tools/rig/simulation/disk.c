@@ -4,7 +4,7 @@
  *     u8 kind, u32 lengths of path, second path and bytes, i64 offset or size, path, second path, bytes
  * in the machine's byte order; `sim_take` hands over what has gathered. Calls that the model of a disk does not
  * have (link, shared mappings) are not made there by the programs under test: SQLite keeps its index of the
- * log in heap memory with an exclusive lock. posix_fallocate reserves nothing: no file is that large.
+ * log in heap memory with an exclusive lock. What posix_fallocate reserves is only counted: no file is that large.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,12 +18,14 @@
 #include <unistd.h>
 
 enum kind { MAKE_FILE = 1, MAKE_FOLDER, WRITE, CUT, RENAME, REMOVE, SYNC };
-enum { DESCRIPTORS = 4096, FOLDERS = 8 };
+enum { DESCRIPTORS = 4096, FOLDERS = 8, RESERVED = 8 };
 
 static char *open_at[DESCRIPTORS];
 static char *watched[FOLDERS];
 static struct { char *folder; int write_errno, sync_errno; } failing;
 static struct { char *path; int write_errno; off_t below; } failing_once;
+static struct { char *folder; int64_t left; } space = { NULL, -1 };
+static struct { char *path; int64_t size; } reserved[RESERVED];
 static unsigned char *record;
 static size_t used, room;
 
@@ -66,6 +68,33 @@ static int refused(const char *path, int wanted) {
     return 1;
 }
 
+static int64_t *reserve_of(const char *path) {
+    for (int at = 0; path && at < RESERVED; at++)
+        if (reserved[at].path && strcmp(reserved[at].path, path) == 0) return &reserved[at].size;
+    return NULL;
+}
+
+static int64_t size_at(const char *path) {
+    struct stat found;
+    int64_t *kept = reserve_of(path);
+    int64_t size = stat(path, &found) == 0 ? found.st_size : 0;
+    return kept && *kept > size ? *kept : size;
+}
+
+static int counts(const char *path) { return space.folder && path && below(path, space.folder); }
+
+/* Files that do not grow are written to on a full disk too. */
+static int no_room(const char *path, int64_t until) {
+    if (!counts(path)) return 0;
+    int kept = errno;
+    int64_t grows = until - size_at(path);
+    errno = kept;
+    if (grows <= 0) return 0;
+    if (grows > space.left) { errno = ENOSPC; return 1; }
+    space.left -= grows;
+    return 0;
+}
+
 /* Slots are written with one pwrite. */
 static int refused_once(const char *path, off_t at) {
     if (!path || !failing_once.path || strcmp(path, failing_once.path) != 0) return 0;
@@ -79,6 +108,11 @@ static int refused_once(const char *path, off_t at) {
 /* ---- what the simulation calls */
 
 void sim_watch(int slot, const char *folder) {
+    for (int at = 0; at < RESERVED; at++)
+        if (reserved[at].path && below(reserved[at].path, watched[slot])) {
+            free(reserved[at].path);
+            reserved[at].path = NULL;
+        }
     free(watched[slot]);
     watched[slot] = folder ? strdup(folder) : NULL;
 }
@@ -95,6 +129,27 @@ void sim_fail_once(const char *path, int write_errno, off_t below_offset) {
     failing_once.path = path ? strdup(path) : NULL;
     failing_once.write_errno = write_errno;
     failing_once.below = below_offset;
+}
+
+/* What is left for files below `folder` to grow by; no folder: as much as they like. */
+void sim_room(const char *folder, int64_t left) {
+    free(space.folder);
+    space.folder = folder ? strdup(folder) : NULL;
+    space.left = folder ? left : -1;
+}
+
+int64_t sim_left(void) { return space.left; }
+
+/* A file holds room that it does not use; 0: none any more. */
+void sim_reserve(const char *path, int64_t size) {
+    int at = 0;
+    while (at < RESERVED && !(reserved[at].path && strcmp(reserved[at].path, path) == 0)) at++;
+    for (int any = 0; at == RESERVED && any < RESERVED; any++)
+        if (!reserved[any].path) at = any;
+    if (at == RESERVED) abort();
+    free(reserved[at].path);
+    reserved[at].path = size ? strdup(path) : NULL;
+    reserved[at].size = size;
 }
 
 size_t sim_take(void **data) {
@@ -128,7 +183,10 @@ static void opened(int descriptor, const char *path, int existed, int flags) {
         int kept = errno, existed = !follows(path) || access(path, F_OK) == 0; \
         errno = kept; \
         if (!existed && (flags & O_CREAT) && refused(path, failing.write_errno)) return -1; \
+        int64_t cut = counts(path) && (flags & O_TRUNC) ? size_at(path) : 0; \
+        errno = kept; \
         int descriptor = real(path, flags, mode); \
+        if (descriptor >= 0) space.left += cut; \
         opened(descriptor, path, existed, flags); \
         return descriptor; \
     }
@@ -163,6 +221,10 @@ ssize_t write(int descriptor, const void *data, size_t size) {
     REAL(ssize_t, write, int, const void *, size_t);
     const char *path = path_of(descriptor);
     if (refused(path, failing.write_errno)) return -1;
+    if (counts(path)) {
+        int appends = fcntl(descriptor, F_GETFL) & O_APPEND;
+        if (no_room(path, (appends ? size_at(path) : lseek(descriptor, 0, SEEK_CUR)) + (int64_t)size)) return -1;
+    }
     ssize_t count = real(descriptor, data, size);
     if (path && count > 0) wrote(path, lseek(descriptor, 0, SEEK_CUR) - count, data, count);
     return count;
@@ -173,6 +235,7 @@ ssize_t write(int descriptor, const void *data, size_t size) {
         REAL(ssize_t, name, int, const void *, size_t, off_t); \
         const char *path = path_of(descriptor); \
         if (refused(path, failing.write_errno) || refused_once(path, at)) return -1; \
+        if (no_room(path, at + (int64_t)size)) return -1; \
         ssize_t count = real(descriptor, data, size, at); \
         wrote(path, at, data, count); \
         return count; \
@@ -184,8 +247,10 @@ PWRITE(pwrite64)
     int name(int descriptor, off_t size) { \
         REAL(int, name, int, off_t); \
         const char *path = path_of(descriptor); \
-        if (refused(path, failing.write_errno)) return -1; \
+        if (refused(path, failing.write_errno) || no_room(path, size)) return -1; \
+        int64_t cut = counts(path) && size < size_at(path) ? size_at(path) - size : 0; \
         int result = real(descriptor, size); \
+        if (result == 0) space.left += cut; \
         if (result == 0 && path && follows(path)) note(CUT, path, "", size, "", 0); \
         return result; \
     }
@@ -197,7 +262,10 @@ FTRUNCATE(ftruncate64)
         REAL(int, name, int, off_t, off_t); \
         const char *path = path_of(descriptor); \
         if (refused(path, failing.write_errno)) return failing.write_errno; \
-        return path && follows(path) ? 0 : real(descriptor, at, size); \
+        if (!path || !follows(path)) return real(descriptor, at, size); \
+        if (no_room(path, at + size)) return ENOSPC; \
+        sim_reserve(path, at + size); \
+        return 0; \
     }
 FALLOCATE(posix_fallocate)
 FALLOCATE(posix_fallocate64)
@@ -222,7 +290,10 @@ int mkdir(const char *path, mode_t mode) {
 
 int rename(const char *path, const char *to) {
     REAL(int, rename, const char *, const char *);
+    int64_t over = counts(to) ? size_at(to) : 0, *kept = reserve_of(path), moved = kept ? *kept : 0;
     int result = real(path, to);
+    if (result == 0) space.left += over;
+    if (result == 0 && moved) { sim_reserve(path, 0); sim_reserve(to, moved); }
     if (result == 0 && follows(path)) note(RENAME, path, to, 0, "", 0);
     for (int at = 0; result == 0 && at < DESCRIPTORS; at++)
         if (open_at[at] && strcmp(open_at[at], path) == 0) { free(open_at[at]); open_at[at] = strdup(to); }
@@ -232,7 +303,10 @@ int rename(const char *path, const char *to) {
 #define REMOVED(name) \
     int name(const char *path) { \
         REAL(int, name, const char *); \
+        int64_t cut = counts(path) ? size_at(path) : 0; \
         int result = real(path); \
+        if (result == 0) space.left += cut; \
+        if (result == 0 && reserve_of(path)) sim_reserve(path, 0); \
         if (result == 0 && follows(path)) note(REMOVE, path, "", 0, "", 0); \
         return result; \
     }

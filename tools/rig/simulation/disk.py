@@ -16,9 +16,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+from device.journal import reserve
 from tools.rig.simulation.crash_disk import (
     CrashDisk,
     Cut,
@@ -33,6 +35,9 @@ from tools.rig.simulation.crash_disk import (
 
 SOURCE: Final = Path(__file__).with_name("disk.c")
 TMPFS: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+RESERVE: Final = "journal.db.reserve"
+"""The file that holds room for the journal."""
+_ROOMY_BYTES: Final = 8 << 30
 _HEAD: Final = struct.Struct("=BIIIq")
 _MAKE_FILE, _MAKE_FOLDER, _WRITE, _CUT, _RENAME, _REMOVE, _SYNC = range(1, 8)
 
@@ -48,6 +53,12 @@ def shared_library(folder: Path) -> Path:
     return library
 
 
+def free_bytes(_folder: Path) -> int:
+    """What programs measure as free (`device.journal.reserve.free_bytes`)."""
+    left = _follower().left()
+    return _ROOMY_BYTES if left is None else left
+
+
 class Follower:
     """What `disk.c` offers. Raises OSError when it is not loaded into this program."""
 
@@ -61,6 +72,10 @@ class Follower:
         self._watch.argtypes = (ctypes.c_int, ctypes.c_char_p)
         self._fail_once.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_long)
         self._fail.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
+        self._room, self._left, self._reserve = whole.sim_room, whole.sim_left, whole.sim_reserve
+        self._room.argtypes = (ctypes.c_char_p, ctypes.c_int64)
+        self._left.restype = ctypes.c_int64
+        self._reserve.argtypes = (ctypes.c_char_p, ctypes.c_int64)
         self._take.argtypes = (ctypes.POINTER(ctypes.c_void_p),)
         self._take.restype = ctypes.c_size_t
 
@@ -76,11 +91,27 @@ class Follower:
         """Refuse the next write into the file `path` before the place `below`; None: none."""
         self._fail_once(None if path is None else os.fsencode(path), write_errno, below)
 
+    def room(self, folder: Path | None, left: int = 0) -> None:
+        """Let the files below `folder` grow by so many bytes more; None: as they like."""
+        self._room(None if folder is None else os.fsencode(folder), left)
+
+    def left(self) -> int | None:
+        """How many bytes of that room are left; None while files grow as they like."""
+        left: int = self._left()
+        return None if left < 0 else left
+
+    def reserve(self, path: Path, size: int) -> None:
+        """The file `path` holds room for so many bytes."""
+        self._reserve(os.fsencode(path), size)
+
     def take(self) -> bytes:
         """What has happened since the last call."""
         place = ctypes.c_void_p()
         size = self._take(ctypes.byref(place))
         return ctypes.string_at(place, size) if size else b""
+
+
+_follower = cache(Follower)
 
 
 def changes_of(record: bytes) -> Iterator[Make | Write | Cut | Rename | Remove | Sync]:
@@ -156,6 +187,8 @@ class Disk:
     def __init__(self, disks: Disks, name: str, slot: int, start: Tree) -> None:
         self._disks, self._name, self._slot = disks, name, slot
         self._turn = 0
+        self._room: int | None = None
+        """How many bytes the files may have, the reserved ones included, while it is filled."""
         self._begin_on(start)
 
     def holds(self, path: str) -> bool:
@@ -201,9 +234,20 @@ class Disk:
         else:
             self._disks.follower.fail_once(self.state / fault.name, fault.errno, fault.below)
 
+    def fill(self, left: int) -> None:
+        """Leave so many bytes for files to grow by. A start of the machine does not change that."""
+        self._room = left + self._used()
+        self._disks.follower.room(self.state, left)
+
     def mend(self) -> None:
         """Writes work again."""
+        self._room = None
         self._disks.follower.fail(None)
+        self._disks.follower.room(None)
+
+    def _used(self) -> int:
+        held = reserve.RESERVE_BYTES if (self.state / RESERVE).exists() else 0
+        return held + sum(path.stat().st_size for path in self.state.rglob("*") if path.is_file())
 
     def _model_now(self) -> CrashDisk:
         self._disks.follow()
@@ -219,5 +263,10 @@ class Disk:
         self._inside = f"{self.state}/"
         self.state.mkdir(mode=0o700)
         lay_out(tree, self.state)
-        self._disks.follower.watch(self._slot, self.state)
+        follower = self._disks.follower
+        follower.watch(self._slot, self.state)
+        if RESERVE in tree:
+            follower.reserve(self.state / RESERVE, reserve.RESERVE_BYTES)
+        if self._room is not None:
+            follower.room(self.state, max(0, self._room - self._used()))
         self.model = CrashDisk(self.state, tree)

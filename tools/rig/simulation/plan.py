@@ -49,17 +49,19 @@ class Act(StrEnum):
     GALLERY_REPLAYED = "gallery replayed"  # size: chance; for_s
     WALL_CLOCK = "wall clock set"  # size: by so many ms
     VALIDATOR_WALL_CLOCK = "validator wall clock set"  # size: by so many ms
-    DISK_FULL = "disk full"  # for_s
+    DISK_FULL = "disk full"  # for_s; every write fails
     SYNC_FAILS = "sync fails"  # for_s
     DISK_SLOW = "disk slow"  # size: seconds for one piece of work; for_s
     CABLE_GATHERS = "cable gathers"  # size: seconds; for_s; a reset follows the next decision
     FORGED_CANCELS = "forged cancels"  # size: how many at most; for_s
     FORGED_DECISIONS = "forged decisions"  # the same; extra: how much deeper nested than a good one
     WITNESS_FAILS = "witness fails"  # one write; for_s: after that, none; extra: place in WITNESS_FAULTS
+    DISK_FILLS = "disk fills"  # extra: bytes that are left for files to grow by; for_s
 
 
 TROUBLES: Final = tuple(act for act in Act if list(Act).index(act) >= list(Act).index(Act.EPOCH))
-_NEWER: Final = TROUBLES[TROUBLES.index(Act.CABLE_GATHERS) :]
+_WIDER: Final = (Act.DISK_FILLS,)
+_NEWER: Final = TROUBLES[TROUBLES.index(Act.CABLE_GATHERS) : -len(_WIDER)]
 """Drawn by lots of their own: of the other kinds a seed has what it had before these were there."""
 KEPT_SEEDS: Final = (1107, 1719, 2730, 2773, 3370, 4039, 4158, 4709, 7661, 7915)
 """These have failed, before the newer kinds were there: they keep the plan with which they did."""
@@ -146,7 +148,7 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed; the same on every machine."""
     chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
     until_s = chance.choice((60.0, 100.0, 150.0, 200.0, 250.0, LONG_S))
-    allowed = [act for act in TROUBLES if act not in _NEWER and chance.random() < 0.5]
+    allowed = [act for act in TROUBLES if act not in (*_NEWER, *_WIDER) and chance.random() < 0.5]
     people = _people(chance, until_s)
     acts: list[PlannedAct] = [*_operators(chance, until_s)]
     for _ in range(round(len(people) * chance.uniform(0.1, _MOST_TROUBLES)) if allowed else 0):
@@ -184,7 +186,8 @@ def plan_of(seed: int) -> Plan:
 
 
 def _wider(plan: Plan) -> Plan:
-    """With a carrier that dies for good, and erasures while a snapshot of many pages finds the disk full."""
+    """With a carrier that dies for good, erasures while a snapshot of many pages finds the disk full, and a
+    disk that fills: what does not grow is written still."""
     chance, acts = random.Random(f"wider {plan.seed}"), list(plan.acts)  # noqa: S311
     ends_s = plan.until_s * chance.uniform(0.5, 1.0) if chance.random() < 0.5 else None
     pages = chance.choice((None, 1, 2))
@@ -195,6 +198,10 @@ def _wider(plan: Plan) -> Plan:
         acts += [PlannedAct(at_s, Act.EPOCH), full, erased]
         if chance.random() < 0.5:
             acts.append(PlannedAct(erased.at_s + chance.uniform(0.0, 4.0), Act.POWER_CUT, 1.0, extra=1))
+    for _ in range(chance.randint(1, 4) if chance.random() < 0.5 else 0):
+        at_s, for_s = chance.uniform(CALM_S, plan.until_s), chance.choice((3.0, 20.0, 100.0))
+        left = round(10 ** chance.uniform(3.0, 6.3))
+        acts.append(PlannedAct(at_s, Act.DISK_FILLS, for_s * chance.uniform(0.5, 1.5), extra=left))
     return replace(
         plan,
         acts=tuple(sorted(acts, key=lambda act: act.at_s)),

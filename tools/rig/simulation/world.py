@@ -30,7 +30,7 @@ from link1.validator import mail
 from tools.kit.simulate import mail_carrier
 from tools.rig.simulation.attacker import Attacker
 from tools.rig.simulation.cable import Cable, CableTroubles
-from tools.rig.simulation.disk import TMPFS, Disks
+from tools.rig.simulation.disk import TMPFS, Disks, free_bytes
 from tools.rig.simulation.history import History
 from tools.rig.simulation.invariants import Checks, Violation
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
@@ -99,9 +99,9 @@ def prepared() -> Prepared:
 _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
     (self_description, "hottest_c", lambda: 41),
     (self_description, "available_mib", lambda: 1_024),
-    (self_description, "free_bytes", lambda _folder: 8 << 30),
-    (housekeeping, "free_bytes", lambda _folder: 8 << 30),
-    (reserve, "free_bytes", lambda _folder: 8 << 30),
+    *((owner, "free_bytes", free_bytes) for owner in (self_description, housekeeping, reserve)),
+    (reserve, "RESERVE_BYTES", 512 << 10),
+    (reserve, "GIVEN_UP_BELOW_BYTES", 64 << 10),
     (housekeeping, "hottest_c", lambda: 41),
     (mail_carrier, "POLL_S", 6.0),
     (mail, "PULL_EVERY_MS", 2_500),
@@ -419,6 +419,8 @@ class SimulatedWorld:
                 self.people.under_way.append(self.loop.create_task(self.attacker.flood(act)))
             case Act.DISK_FULL | Act.SYNC_FAILS:
                 self._for(act, lambda on: self._trouble_disk(act.act) if on else self._mend_disk())
+            case Act.DISK_FILLS:
+                self._for(act, lambda on: self._fill_disk(act.extra) if on else self._mend_disk())
             case Act.WITNESS_FAILS:
                 self._for(act, lambda on: self._break_witness(act.extra) if on else self._mend_witness())
             case Act.DISK_SLOW:
@@ -451,6 +453,10 @@ class SimulatedWorld:
     def _trouble_disk(self, act: Act) -> None:
         self._disk_troubled_until_s = math.inf
         self.device_disk.break_writes(sync_only=act is Act.SYNC_FAILS)
+
+    def _fill_disk(self, left: int) -> None:
+        self._disk_troubled_until_s = math.inf
+        self.device_disk.fill(left)
 
     @property
     def disk_trouble(self) -> bool:
