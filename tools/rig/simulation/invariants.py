@@ -96,6 +96,8 @@ class AtTheEnd:
     """verdict_ref to object_ref of the decision in the device's journal."""
     still_there: frozenset[str]
     """Who was erased and has rows in the gallery's store."""
+    wipe_is_known: bool
+    """Whether the service knows that the device is wiped, or hears nothing of it but by mail."""
     signed_evidence: int
     """How many wrong decisions and passages, signed by the validator, the device has kept."""
 
@@ -718,3 +720,8 @@ def a_revoked_device_ends_wiped(history: History, end: AtTheEnd) -> str | None:
         return None
     left = sorted(name for name in end.state_files if name.startswith(_DESTROYED))
     return f"left behind: {left}" if left else None
+
+
+@holds(On.END, "SURFACE: the http key goes last, after the 204 or 401 of `wiped`.")
+def the_service_knows_of_the_wipe(history: History, end: AtTheEnd) -> str | None:
+    return "the service has heard of no wipe" if history.revoked and not end.wipe_is_known else None

@@ -9,7 +9,7 @@ the real gallery.
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -20,6 +20,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import DeviceConfig
 from device.core.main import Palmd
 from device.core.opening import Opened, open_device
+from device.core.wiped_device import WipedDevice
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
 from device.platform.memory import MemoryGuard
@@ -122,14 +123,14 @@ class SimulatedLine(CoreLine):
         timeout_s: float = 60.0,
     ) -> Packet:
         await asyncio.sleep(0.001)
-        core, palmd = self._machine.core, self._machine.palmd
-        if core is None or palmd is None:
+        core, answer = self._machine.core, self._machine.carriers_socket
+        if core is None or answer is None:
             raise IpcUnreachable("no simulated core listens")
         packet = Packet({"op": op, **({} if request is None else request.to_obj())}, payload)
         try:
             async with asyncio.timeout(timeout_s):
                 lost = IpcUnreachable("the simulated core died")
-                return await called_in(self._machine.loop, core, lambda: palmd.carrier.handle(packet), lost)
+                return await called_in(self._machine.loop, core, lambda: answer(packet), lost)
         except TimeoutError as error:
             raise IpcUnreachable("the simulated core did not answer in time") from error
         except OSError as error:
@@ -268,7 +269,8 @@ class DeviceMachine:
         self.carrier: SimulatedProcess | None = None
         self.palmd: Palmd | None = None
         self.opened: Opened | None = None
-        self.wiped = False
+        self.wiped: WipedDevice | None = None
+        """What runs instead of a core once everything is destroyed."""
         self.carrier_ended = False
         """Whether it is dead for good."""
         self.failure: BaseException | None = None
@@ -288,13 +290,13 @@ class DeviceMachine:
         self.start_carrier()
 
     def start_core(self) -> None:
-        if self._powered and self.core is None and not self.wiped:
+        if self._powered and self.core is None:
             self.incarnation += 1
             self.core = SimulatedProcess("device", self._rate)
             self.loop.spawn(self.core, self._live())
 
     def start_carrier(self) -> None:
-        if self._powered and self.carrier is None and not self.wiped and not self.carrier_ended:
+        if self._powered and self.carrier is None and not self.carrier_ended:
             self.carrier = SimulatedProcess("carrier", self._rate)
             self.loop.spawn(self.carrier, self._carry_on())
 
@@ -322,7 +324,7 @@ class DeviceMachine:
 
     def _end_core(self) -> None:
         opened, core = self.opened, self.core
-        self.opened = self.palmd = self.core = None
+        self.opened = self.palmd = self.core = self.wiped = None
         if core is not None:
             core.kill()
         if opened is not None:
@@ -334,22 +336,21 @@ class DeviceMachine:
 
     async def _live(self) -> None:
         try:
-            # What a wiped device still does (`device.core.wiped_device`) is not simulated.
-            wiped = finish_wipe(self.disk.state) is not None
-            ended = wiped or await self._serve()
+            wipe = finish_wipe(self.disk.state)
+            if wipe is not None:
+                self.wiped = WipedDevice(self._config(self.disk.state), wipe)
+                await asyncio.Event().wait()
+            ended = await self._serve()
         except Exception as error:  # noqa: BLE001 - a program's end, judged below
             ended = False
             if not (isinstance(error, DeviceError | OSError) and self.may_fail()):
                 self.failure = error
         self.loop.within_world(lambda: self.loop.call_soon(self._core_ended, ended))
 
-    def _core_ended(self, wiped: bool) -> None:
+    def _core_ended(self, at_once: bool) -> None:
         self._end_core()
-        if wiped:
-            self.wiped = True
-            return
         self.disk.killed()
-        self.loop.call_later(_STARTS_AGAIN_S, self.start_core)
+        self.loop.call_later(0.0 if at_once else _STARTS_AGAIN_S, self.start_core)
 
     async def _serve(self) -> bool:
         """As `device.core.main.serve`, without sockets, signals, camera and the watch over updates."""
@@ -392,6 +393,13 @@ class DeviceMachine:
         return True
 
     # ---- the carrier
+
+    @property
+    def carriers_socket(self) -> Callable[[Packet], Awaitable[Packet]] | None:
+        """What answers the carrier; None while nothing does."""
+        if self.wiped is not None:
+            return self.wiped.answer_carrier
+        return None if self.palmd is None else self.palmd.carrier.handle
 
     async def _carry_on(self) -> None:
         try:

@@ -204,7 +204,7 @@ class Onlooker:
             in_applied_seq=opened.mail.in_applied_seq,
             refs=refs,
             ended={txn_id: str(memory.ended) for txn_id, memory in ended.items() if memory and memory.ended},
-            still_there=frozenset() if self.world.disk_trouble else _still_there(opened, history.erased),
+            still_there=_still_there(None if self.world.disk_trouble else opened, history.erased),
         )
         history.say(
             "device", f"starts: last verdict {started.last_seq}, gallery {started.position or 'absent'}"
@@ -459,10 +459,19 @@ class Onlooker:
                 state_files=names,
                 refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),
                 device_decisions=decisions,
-                still_there=frozenset() if opened is None else _still_there(opened, self.history.erased),
+                still_there=_still_there(None if self.history.wiped else opened, self.history.erased),
+                wipe_is_known=self.world.lives_on_mail or self.wipe_is_known(),
                 signed_evidence=0 if opened is None else _signed_evidence(opened.journal),
             ),
         )
+
+    def wipe_is_known(self) -> bool:
+        """Whether the service has the device's word that it is wiped."""
+        if self.world.server is None:
+            return False
+        query = "SELECT status FROM devices WHERE device_id = :device_id"
+        row = self.world.server[1].store.read_now(lambda tx: tx.one(query, device_id=DEVICE_ID))
+        return row is not None and row["status"] == "wiped"
 
     def service_rows(self) -> dict[str, JsonObject]:
         """The service's records by verdict_ref."""
@@ -495,9 +504,9 @@ def _signed_evidence(journal: Journal) -> int:
     return int(count)
 
 
-def _still_there(opened: Opened, erased: Iterable[str]) -> frozenset[str]:
+def _still_there(opened: Opened | None, erased: Iterable[str]) -> frozenset[str]:
     """Who of the people who were erased has rows in the store of the gallery, in use or not."""
-    if opened.gallery is None:
+    if opened is None or opened.gallery is None:
         return frozenset()
     store = opened.gallery._store  # noqa: SLF001 - no program asks this
     people = {person for (person,) in store._db.execute("SELECT DISTINCT person FROM template")}  # noqa: SLF001

@@ -30,6 +30,7 @@ from device.mail.desk import MailDesk
 from device.passage import after_verdict, engine
 from device.syncd import policy
 from device.values.transactions import TxnMemory
+from device.wipe import wipe
 from gallery import changes, freshness
 from gallery import gallery as gallery_module
 from gallery import store as gallery_store
@@ -559,6 +560,7 @@ FAULTS: Final = (
         _nothing,
         first_seed=WIDER_FROM,
     ),
+    PlantedFault("a wipe is reported to no one", wipe.Wipe, "unconfirmed", _constant(lambda _wipe: None)),
     PlantedFault(
         "a verdict whose witness failed, and ended, is found",
         journal.Journal,

@@ -331,7 +331,7 @@ class SimulatedWorld:
         if self.loop.works_until_s > self.loop.now_s + self.history.slow_s / 10:
             return False  # what a slow disk was asked for before it was mended
         if self.history.revoked:
-            return self.device.wiped
+            return self.device.wiped is not None and (self.lives_on_mail or self.onlooker.wipe_is_known())
         opened, palmd, desk = self.device.opened, self.device.palmd, self.validator.desk
         if opened is None or opened.gallery is None or palmd is None or desk is None or self.server is None:
             return False
