@@ -109,6 +109,23 @@ def test_an_unknown_validator_key_is_kept_unverified(device: SimDevice, partner:
     assert record["dbd"]["outcome"] == "LIBERAR"
 
 
+@pytest.mark.parametrize(
+    ("at_ms", "shown"),
+    [(0, "1970-01-01T00:00:00.000Z"), *((at, "9999-12-31T23:59:59.999Z") for at in (2**50, 2**53 - 1))],
+)
+def test_the_clock_of_a_validator_costs_no_decision(
+    turnstile: SimDevice, partner: Partner, dbd: SigningKey, at_ms: int, shown: str
+) -> None:
+    verdict = turnstile.verdict()
+    parts = (decision(verdict, dbd, decided_at_ms=at_ms), passage(verdict, dbd, at_ms=at_ms))
+    assert turnstile.upload(item(verdict, decided=parts[0], passed=parts[1]))["rejected"] == []
+    assert states(partner) == ["complete"]
+    record = partner.get("/v1/verdicts")["data"][0]
+    assert (record["dbd"]["decided_at"], record["passage"]["at"]) == (shown, shown)
+    proof = partner.get(f"/v1/verdicts/{object_ref(verdict)}")
+    assert (proof["signed_decision"], proof["signed_passage"]) == parts
+
+
 def test_bad_parts_do_not_cost_the_verdict(device: SimDevice, partner: Partner, dbd: SigningKey) -> None:
     verdict = device.verdict()
     forged = decision(verdict, dbd) | {"sig_b64": decision(verdict, dbd, reason="x")["sig_b64"]}

@@ -5,7 +5,7 @@ from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import FieldError, Problem, ProblemCode
-from cloud_client.reference_server.contract.times import DAY_MS, months_before, rfc3339
+from cloud_client.reference_server.contract.times import DAY_MS, LATEST_MS, months_before, rfc3339
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.registration import key_object
@@ -130,10 +130,10 @@ def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) 
     external_ref = names.get(subject_id)
     if row["signed_decision"] is not None:
         decision = json.loads(row["signed_decision"])["decision_obj"]
-        dbd = shown.DbdDecision.of(decision, decided_at=rfc3339(decision["decided_at_ms"]))
+        dbd = shown.DbdDecision.of(decision, decided_at=_shown(decision["decided_at_ms"]))
     if row["signed_passage"] is not None:
         passage_obj = json.loads(row["signed_passage"])["passage"]
-        passage = shown.PassageOfVerdict.of(passage_obj, at=rfc3339(passage_obj["at_ms"]))
+        passage = shown.PassageOfVerdict.of(passage_obj, at=_shown(passage_obj["at_ms"]))
     return shown.VerdictAnswer.of(
         row,
         subject_id=subject_id if external_ref is not None else None,
@@ -141,3 +141,8 @@ def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) 
         dbd=dbd,
         passage=passage,
     )
+
+
+def _shown(at_ms: int) -> str:
+    """A time that a validator signed, whose clock may be wrong by any amount: the calendar ends with 9999."""
+    return rfc3339(min(at_ms, LATEST_MS))
