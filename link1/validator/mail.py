@@ -183,6 +183,7 @@ class ValidatorMail:
                 self._begun = True
                 if self._after_seq > status.mail.out_seq:
                     self.pull_again()  # the device made no such record: a chunk is not signed
+                self._after_seq = max(self._after_seq, status.mail.out_acked_seq)
                 said = self._device_applied(status.mail.in_applied_seq)
             case MailAckReceived(ack):
                 said = self._acked(ack, now_ms)

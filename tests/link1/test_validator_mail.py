@@ -130,6 +130,18 @@ def test_nothing_is_asked_before_the_first_status() -> None:
     assert isinstance(bench.end.take(), MailChunk | MailPull)
 
 
+@pytest.mark.parametrize(("first", "later"), [(0, 0), (7, 7), (7, 8)])
+def test_the_outbox_begins_behind_what_a_receipt_covers(first: int, later: int) -> None:
+    bench = Bench()
+    bench.follow(DeviceProven("dev-1", "a" * 32))
+    bench.follow(StatusReceived(device_status(mail=MailMarks(0, 9, first)), {}))
+    assert bench.end.take() == MailPull(first, 0)
+    bench.follow(Down(DownReason.SILENT, True))
+    bench.follow(DeviceProven("dev-1", "a" * 32))
+    bench.follow(StatusReceived(device_status(mail=MailMarks(0, 9, later)), {}))
+    assert bench.end.take() == MailPull(later, 0)
+
+
 def test_a_record_goes_in_chunk_by_chunk(bench: Bench) -> None:
     bench.mail.offer(1, RECORD)
     bench.after(0)
