@@ -100,6 +100,17 @@ def test_signed_objects_that_do_not_agree(
     assert states(partner) == ["conflict"]
 
 
+@pytest.mark.parametrize("actuated", [False, True])
+def test_a_validator_may_have_outcomes_of_its_own(
+    device: SimDevice, partner: Partner, dbd: SigningKey, actuated: bool
+) -> None:
+    verdict = device.verdict()
+    words = {"outcome": "ESCORTED_7", "reason": "with_a_guest"}
+    device.upload(item(verdict, decided=decision(verdict, dbd, actuated=actuated, **words)))
+    assert states(partner) == ["complete"]
+    assert partner.get("/v1/verdicts")["data"][0]["dbd"]["outcome"] == "ESCORTED_7"
+
+
 def test_an_unknown_validator_key_is_kept_unverified(device: SimDevice, partner: Partner) -> None:
     verdict = device.verdict()
     answer = device.upload(item(verdict, decided=decision(verdict, SigningKey.generate())))

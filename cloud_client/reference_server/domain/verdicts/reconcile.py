@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from cloud_client.reference_server.contract.words import Reconciliation
 from link1.objects import Decision, Passage, Verdict
 
-OPEN = "LIBERAR"
+_ACTUATED = {"LIBERAR": True, "BLOQUEAR": False}
+"""What an outcome says of `actuated`. The words are extensible, and another one says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def _agree(facts: Facts) -> bool:
         meant = (verdict.txn_id, verdict.gate_id, verdict.dbd_id, verdict.nonce_b64, facts.verdict_ref)
         if not facts.decision_verified or named != meant:
             return False
-        if decision.actuated is not (decision.outcome == OPEN):
+        if decision.actuated is not _ACTUATED.get(decision.outcome, decision.actuated):
             return False
     if passage is not None:
         verdict = facts.verdict
