@@ -63,18 +63,20 @@ class Bodies:
 class HttpRequest:
     """Headers and raw parts of a request, read once."""
 
-    def __init__(self, scope: Scope, receive: Receive, *, https: bool) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, behind_tls_proxy: bool) -> None:
         self.method: str = scope["method"]
         self.query: bytes = scope["query_string"]
-        self.https = https or scope["scheme"] == "https"
-        client = scope.get("client")
-        self.address: str = client[0] if client else ""
+        self.https = behind_tls_proxy or scope["scheme"] == "https"
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         target = RequestTarget.read(raw_path.decode("ascii", "replace").partition("?")[0])
         self.raw_path = target.path
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        client = scope.get("client")
+        self.address: str = client[0] if client else ""
+        if behind_tls_proxy and (client_of_proxy := _forwarded_for(self.header("x-forwarded-for"))):
+            self.address = client_of_proxy
         # The authority of a target in absolute form goes before Host (RFC 9112 §3.2.2).
         self.authority = target.authority or next(iter(self.headers.get("host", ())), "")
         self.authenticated: Callable[[bool], None] = scope.get("state", {}).get(AUTHENTICATED, lambda _: None)
@@ -161,6 +163,15 @@ def is_drained(lengths: Sequence[str]) -> bool:
         and lengths[0].isdecimal()
         and int(lengths[0]) <= DRAINED_BYTES
     )
+
+
+def _forwarded_for(values: Sequence[str]) -> str | None:
+    """The client of a proxy in front of us: the last address; those before it may be its invention."""
+    last = values[-1].rpartition(",")[2].strip() if values else ""
+    try:
+        return str(ip_address(last))
+    except ValueError:
+        return None
 
 
 def holder_of(address: str) -> str:

@@ -61,11 +61,19 @@ class Clock:
 class Cloud:
     """A server in this process. Requests run on its own loop, one after another."""
 
-    def __init__(self, path: Path, rate_scale: float = 1000.0, database: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rate_scale: float = 1000.0,
+        database: str | None = None,
+        *,
+        behind_tls_proxy: bool = False,
+    ) -> None:
         self.clock = Clock()
         self.data = DataDirectory.of(path, database or new_database())
         self._runner = asyncio.Runner()
         self._rate_scale = rate_scale
+        self._behind_tls_proxy = behind_tls_proxy
         self._start()
 
     def _start(self) -> None:
@@ -74,6 +82,7 @@ class Cloud:
             now_ms=self.clock.now_ms,
             monotonic_s=self.clock.monotonic_s,
             rate_scale=self._rate_scale,
+            behind_tls_proxy=self._behind_tls_proxy,
         )
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True, client=("192.0.2.1", 1))
         self.http = httpx.AsyncClient(transport=transport, base_url=ORIGIN)

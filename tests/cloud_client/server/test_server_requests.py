@@ -314,6 +314,31 @@ def test_strangers_are_limited_by_the_addresses_of_one_host(
         cloud.close()
 
 
+@pytest.mark.parametrize(
+    ("forwarded", "behind_tls_proxy", "granted"),
+    [
+        (["203.0.113.5", "198.51.100.7"], True, 250),
+        (["203.0.113.5", "192.0.2.9, 203.0.113.5"], True, 200),  # a client writes what it likes before it
+        (["2001:db8:0:1::1", "2001:db8:0:1::2"], True, 200),
+        (["", "unknown"], True, 200),
+        (["203.0.113.5", "198.51.100.7"], False, 200),
+    ],
+)
+def test_strangers_behind_a_proxy_are_limited_one_by_one(
+    tmp_path: Path, forwarded: list[str], behind_tls_proxy: bool, granted: int
+) -> None:
+    cloud = Cloud(tmp_path, rate_scale=1, behind_tls_proxy=behind_tls_proxy)
+    try:
+        answers = [
+            cloud.send("GET", "/v1/keys", headers={"X-Forwarded-For": addresses}).status_code
+            for addresses in forwarded
+            for _ in range(125)
+        ]
+        assert answers == [200] * granted + [429] * (250 - granted)
+    finally:
+        cloud.close()
+
+
 def test_the_dearest_request_fits_the_least_limits(tmp_path: Path) -> None:
     ServeOptions(DataDirectory.of(tmp_path), rate_scale=0.25).check()
     cloud = Cloud(tmp_path, rate_scale=0.25)

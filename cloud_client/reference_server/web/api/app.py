@@ -92,11 +92,11 @@ class Api:
         self._limiter = limiter
         self._running: set[tuple[str, str, str, str]] = set()
         self._bodies = Bodies()
-        self._https = behind_tls_proxy
+        self._behind_tls_proxy = behind_tls_proxy
 
     async def handle(self, routes: Routes, table: ByPath, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; ``table`` has the operations of each template by method."""
-        request = HttpRequest(scope, receive, https=self._https)
+        request = HttpRequest(scope, receive, behind_tls_proxy=self._behind_tls_proxy)
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
         exchange = Exchange(request.request_id() or secrets.token_hex(16), template, time.monotonic(), {})
         operations = table.get(template, {})
