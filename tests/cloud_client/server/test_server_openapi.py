@@ -22,7 +22,7 @@ from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests import REPOSITORY
 from tests.cloud_client.server.server_harness import Partner, code_of
-from tests.cloud_client.server.server_process import Board, Running, start
+from tests.cloud_client.server.server_process import Board, Running, new_account, start
 
 HERE = Path(__file__).parent
 WHOLE = pytest.param(10, id="whole", marks=pytest.mark.long)
@@ -74,6 +74,39 @@ def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_the_server_serves_this_document(generous: Running) -> None:
     served = httpx.get(f"{generous.url}/v1/openapi.json", trust_env=False).json()
     assert served == document(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1/health"),
+        ("GET", "/v1/keys"),
+        ("GET", "/v1/subjects"),
+        ("POST", "/v1/subjects"),
+        ("GET", "/v1/devices/self/status"),
+    ],
+)
+def test_the_document_has_every_header_that_is_sent(generous: Running, method: str, target: str) -> None:
+    """But for those of HTTP that are in every answer."""
+    described = document(OPERATIONS)["paths"][target][method.lower()]["responses"]
+    tenant = generous.palmctl("tenant", "create", "acme")["tenant_id"]
+    with generous.partner(tenant) as partner:
+        tag = partner.get("/v1/keys").headers["ETag"]
+        keyed = {"Idempotency-Key": new_account()}
+        bodies = [{"external_ref": new_account()}, {}] if method == "POST" else [None]
+        answers = [partner.request(method, target, headers=keyed, json=body) for body in bodies for _ in "12"]
+        answers.append(partner.request(method, target, headers={"If-None-Match": tag}))
+        answers.append(httpx.request(method, f"{generous.url}{target}", trust_env=False))
+    unnamed = {"date", "cache-control", "content-type", "content-length"}
+    for answer in answers:
+        headers = described[str(answer.status_code)]["headers"]
+        assert set(answer.headers) - unnamed <= {name.lower() for name in headers}
+        assert {name.lower() for name, one in headers.items() if one.get("required")} <= set(answer.headers)
+
+
+def test_a_public_route_has_no_answer_of_another_environment(generous: Running) -> None:
+    served = httpx.get(f"{generous.url}/v1/openapi.json", trust_env=False).json()
+    assert "403" not in served["paths"]["/problems/{code}"]["get"]["responses"]
 
 
 @pytest.mark.parametrize("examples", [A_SHARE, WHOLE])

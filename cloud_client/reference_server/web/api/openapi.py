@@ -8,7 +8,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, JSON_TYPE, NAME_64, PROBLEM_TYPE
+from cloud_client.contract import (
+    IDEMPOTENCY_KEY_HEADER,
+    JSON_TYPE,
+    NAME_64,
+    PROBLEM_TYPE,
+    SERVER_TIME_HEADER,
+)
 from cloud_client.reference_server.contract.answers import ProblemDocument
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER
 from cloud_client.reference_server.contract.problems import KINDS, ProblemCode
@@ -145,9 +151,17 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return shown
 
 
-def _common_headers() -> dict[str, Any]:
-    """Of every answer, success or not. A request that failed before its credential has no RateLimit-*."""
-    return {REQUEST_ID_HEADER: {"schema": {"type": "string", "pattern": f"^{NAME_64.pattern}$"}}}
+def _common_headers(operation: Operation, *, success: bool) -> dict[str, Any]:
+    """Of an answer. A request that failed before its credential has no RateLimit-*."""
+    request_id = {"type": "string", "pattern": f"^{NAME_64.pattern}$"}
+    headers = _rate_headers(required=success)
+    headers[REQUEST_ID_HEADER] = {"schema": request_id, "required": True}
+    if operation.surface in (Surface.DEVICE, Surface.REGISTRATION) or (success and operation.dated):
+        time = {"type": "string", "format": "date-time"}
+        headers[SERVER_TIME_HEADER] = {"schema": time, "required": success}
+    if operation.keyed is not Keyed.NO:
+        headers[IDEMPOTENT_REPLAYED_HEADER] = {"schema": {"type": "string", "enum": ["true", "false"]}}
+    return headers
 
 
 def _rate_headers(*, required: bool) -> dict[str, Any]:
@@ -159,10 +173,9 @@ def _rate_headers(*, required: bool) -> dict[str, Any]:
 
 
 def _answers(operation: Operation) -> dict[str, Any]:
-    headers = _common_headers() | _rate_headers(required=True)
-    headers[REQUEST_ID_HEADER]["required"] = True
-    if operation.keyed is not Keyed.NO:
-        headers[IDEMPOTENT_REPLAYED_HEADER] = {"schema": {"type": "string", "enum": ["true", "false"]}}
+    headers = _common_headers(operation, success=True)
+    if operation.conditional:
+        headers["ETag"] = {"schema": {"type": "string"}, "required": True}
     if operation.located:
         headers["Location"] = {"schema": {"type": "string"}, "required": True}
     shown: dict[str, Any] = {}
@@ -172,7 +185,7 @@ def _answers(operation: Operation) -> dict[str, Any]:
             answer["content"] = {JSON_TYPE: {"schema": _ref(model)}}
         shown[str(status)] = answer
     if operation.conditional:
-        shown["304"] = {"description": "Not changed since the ETag given"}
+        shown["304"] = {"description": "Not changed since the ETag given", "headers": headers}
     return shown
 
 
@@ -202,8 +215,9 @@ def codes_of(operation: Operation) -> set[ProblemCode]:
         }
     if operation.paths:
         # A value with a slash, or an empty one, makes another path.
-        codes |= {ProblemCode.ROUTE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH}
-        codes |= {rule.missing for rule in operation.paths.values()}
+        codes |= {ProblemCode.ROUTE_NOT_FOUND, *(rule.missing for rule in operation.paths.values())}
+        if operation.scope is not None:
+            codes.add(ProblemCode.LIVEMODE_MISMATCH)
     if CURSOR_PARAMETER in operation.query:
         codes.add(ProblemCode.INVALID_CURSOR)
     if operation.access_only:
@@ -215,11 +229,15 @@ def _problems(operation: Operation) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in sorted(codes_of(operation)):
         by_status.setdefault(KINDS[code].status, []).append(code.value)
-    return {str(status): _problem(status, codes) for status, codes in sorted(by_status.items())}
+    return {str(status): _problem(operation, status, codes) for status, codes in sorted(by_status.items())}
 
 
-def _problem(status: int, codes: list[str]) -> dict[str, Any]:
-    headers = _common_headers() | _rate_headers(required=status == 429)
+def _problem(operation: Operation, status: int, codes: list[str]) -> dict[str, Any]:
+    headers = _common_headers(operation, success=False)
+    if status == 401:
+        headers["WWW-Authenticate"] = {"schema": {"type": "string"}, "required": True}
+    if status == 429:
+        headers |= _rate_headers(required=True)
     if status in (429, 503):
         headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 1}, "required": True}
     # Generators of clients narrow a member only where it repeats its type, and an integer only by an enum.

@@ -129,6 +129,8 @@ class Operation:
     """Its answer says in ``Location`` where what was made is."""
     conditional: bool = False
     """Takes ``If-None-Match``."""
+    dated: bool = False
+    """Its answer has ``Svc-Server-Time``, as every answer of the device surface has."""
     lists: bool = False
     """Reads many rows: in a thread, never on the event loop."""
     waits: bool = False

@@ -48,6 +48,7 @@ PUBLIC: Final = (
         {200: shown.HealthAnswer},
         Surface.PUBLIC,
         waits=True,
+        dated=True,
     ),
     Operation(
         "listSigningKeys",
