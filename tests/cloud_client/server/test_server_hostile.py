@@ -409,6 +409,18 @@ def test_what_is_no_request_is_refused(target: Target, head: str) -> None:
     until(lambda: wanted.search(target.running.log.read_text()))
 
 
+def test_an_empty_line_may_come_before_a_request(target: Target) -> None:
+    """RFC 9112 §2.2: some clients send one after a body."""
+    given = [target.authorization, "Content-Type: application/json", f"Idempotency-Key: {next(_keys)}"]
+    creation = request(target.url, _CREATE, given, f'{{"external_ref":"{new_account()}"}}'.encode())
+    health = request(target.url, "GET /v1/health HTTP/1.1", ["Connection: close"])
+    reply = exchange(target.url, b"\r\n" + creation + b"\r\n" + health, quiet_s=3)
+    assert (reply.status, reply.answers, reply.raw.count(b"HTTP/1.1 200 ")) == (201, 2, 1)
+    assert exchange(target.url, creation + b"\r\n", quiet_s=1).answers == 1
+    reply = exchange(target.url, b"\r\n\r\n" + health, quiet_s=3)
+    assert (reply.status, reply.closed, reply.answers) == (400, True, 1)
+
+
 def test_a_strange_method_is_a_method(target: Target) -> None:
     reply = target.send(f"{MARKER.upper()} /v1/subjects HTTP/1.1")
     assert (reply.status, reply.code) == (405, "method_not_allowed")

@@ -75,15 +75,22 @@ class _Paced(h11.Connection):
     allowed = 0
     """Pieces of the body that may be taken now."""
     _pieces = 0
+    _blank = False
+    """The empty line that may come before a request has come."""
 
     def next_event(self) -> Any:
         state = self.their_state
         if state is h11.IDLE or state is h11.DONE:
             data, ended = self.trailing_data
-            if not data and not ended:
+            if data in (b"", b"\r") and not ended:
                 return h11.NEED_DATA  # h11 takes a twentieth of a request to say so, twice in each
             if state is h11.IDLE and not (self.known or self.turn):
                 return h11.NEED_DATA
+            if state is h11.IDLE and data.startswith(b"\r\n") and not self._blank:
+                # RFC 9112 §2.2: some clients send one after a body.
+                self._blank = True
+                self._receive_buffer.maybe_extract_at_most(2)
+                return self.next_event()
             if state is h11.IDLE and _too_many_lines(data):
                 raise h11.RemoteProtocolError("a head of too many lines")
         if state is h11.SEND_BODY and not self.allowed:
@@ -91,7 +98,7 @@ class _Paced(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             # A body that came with the head, in one piece, is taken with it.
-            self.allowed, self._pieces = 2, 0
+            self.allowed, self._pieces, self._blank = 2, 0, False
             self.turn = False
         elif isinstance(event, (h11.Data, h11.EndOfMessage)):
             self.allowed -= 1
