@@ -125,6 +125,8 @@ class HttpRequest:
         """
         if self.whole:
             return b""
+        if any(int(length) > max_bytes for length in self.header("content-length")):
+            raise _too_large()  # before the client is asked for it (RFC 9110 §10.1.1)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -134,7 +136,7 @@ class HttpRequest:
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > max_bytes:
-                raise Problem(ProblemCode.PAYLOAD_TOO_LARGE, headers={"Connection": "close"})
+                raise _too_large()
             take(len(chunk))
             chunks.append(chunk)
             if not message.get("more_body", False):
@@ -144,6 +146,10 @@ class HttpRequest:
     def leaves_much(self) -> bool:
         """Whether the body was not read, and is too large to be dropped: the connection ends then."""
         return not self.whole and not is_drained(self.header("content-length"))
+
+
+def _too_large() -> Problem:
+    return Problem(ProblemCode.PAYLOAD_TOO_LARGE, headers={"Connection": "close"})
 
 
 def _is_json(types: Sequence[str]) -> bool:

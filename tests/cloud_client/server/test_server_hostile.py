@@ -159,6 +159,20 @@ def test_sixteen_mebibytes(target: Target, line: str, known: bool, status: int, 
         assert (reply.code, reply.headers["connection"]) == ("payload_too_large", "close")
 
 
+@pytest.mark.parametrize(
+    ("expect", "size", "status"),
+    [(True, 64 * 1024, 100), (True, 64 * 1024 + 1, 413), (False, 64 * 1024 + 1, 413)],
+)
+def test_a_body_that_is_announced_too_large_is_not_asked_for(
+    target: Target, expect: bool, size: int, status: int
+) -> None:
+    headers = ["Content-Type: application/json", "Idempotency-Key: announced", f"Content-Length: {size}"]
+    headers += ["Expect: 100-continue"] if expect else []
+    data = request(target.url, _CREATE, [target.authorization, *headers])
+    reply = exchange(target.url, data, quiet_s=3)
+    assert (reply.status, reply.answers) == (status, 1)
+
+
 def test_a_body_without_an_end(target: Target) -> None:
     """Neither Content-Length nor chunks: there is no body, and what follows is no request."""
     line = "POST /v1/subjects HTTP/1.1"
