@@ -44,11 +44,12 @@ from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError, Link1Error, SignatureError, reason_of
 from link1.members import WORD
+from link1.sealed import INBOX_CT_MAX_BYTES
 from link1.signed import object_ref
 
 _MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
 """An answer about 100 items has under 8 KiB. The journal's thread parses it, where a verdict may wait."""
-_MAX_STATUS_BYTES: Final = 64 * 1024
+_MAX_KEYS_BYTES: Final = 64 * 1024
 _MAX_SERVICE_KEYS: Final = 64
 _MAX_OFFER_BYTES: Final = 4 * MAX_MANIFEST_BYTES
 _MAX_CHUNK_ANSWER_BYTES: Final = 2 * MAX_CHUNK_BYTES
@@ -288,7 +289,8 @@ class CarrierApi:
         return reply()
 
     async def _status(self, request: Packet) -> Packet:
-        wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
+        # No longer than in a mail record, where an order to wipe is the same object.
+        wrapper = await asyncio.to_thread(read_strict, request.payload, max_bytes=INBOX_CT_MAX_BYTES)
         status = self.statuses.read(wrapper)
         wiped = await self.status_received(status)
         attest = wiped is None and self.attestations.due(status)
@@ -310,7 +312,7 @@ class CarrierApi:
         return reply()
 
     async def _keys(self, request: Packet) -> Packet:
-        listed = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
+        listed = read_strict(request.payload, max_bytes=_MAX_KEYS_BYTES)
         await self.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
         return reply()
 

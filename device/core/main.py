@@ -371,6 +371,7 @@ class Palmd:
             service_key,
             at_least_ms=lambda: opened.trust.status_at_ms,
             known_ms=now_ms,
+            dbd_id=opened.trust.dbd_id,
         )
         apply = MailApply(
             device_id=opened.trust.device_id,

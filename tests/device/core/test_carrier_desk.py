@@ -248,6 +248,19 @@ def test_the_services_word_is_verified_and_never_older_than_the_last(tmp_path: P
     with_core(tmp_path, scenario, newest_status_ms=500)
 
 
+def test_a_wipe_is_obeyed_whose_status_lists_every_validator_of_the_tenant(tmp_path: Path) -> None:
+    key = {"kid": STRANGER.kid, "pub_b64": STRANGER.public.b64, "not_before_ms": 0, "not_after_ms": None}
+    others = [{"dbd_id": f"dbd-{number}", **key} for number in range(2_000)]
+    order = {"wipe_id": "w-1", "reason": "stolen"}
+
+    async def scenario(core: Core, carrier: Carrier) -> None:
+        status = device_status(status="revoked", wipe=order, dbd_keys=others)
+        assert (await carrier.call("status", status)).header["wiped"] == "w-1"
+        assert await refused(carrier.call("status", status + b" " * (512 * 1024))) == "malformed"
+
+    with_core(tmp_path, scenario)
+
+
 def test_small_news_reach_the_core(tmp_path: Path) -> None:
     async def scenario(core: Core, carrier: Carrier) -> None:
         await carrier.call("time", server_time_ms=1_800_000_000_000)
