@@ -14,9 +14,10 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.contract import SERVER_TIME_HEADER, SIGNATURE_SKEW_S
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
 from device.config.config import CloudSection
-from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, warn
+from device.doctor.case import Case, CheckResult, Finding, fail, not_checked, ok, skip, warn
 from device.errors import AttestationError
 from device.trust.attestation import is_attested, leaf_signature, read_attested, read_chain
+from device.values.carrier import ONLINE
 from link1.errors import is_not_permitted, reason_of
 
 _WITHIN_S = 10.0
@@ -61,7 +62,19 @@ def server(case: Case) -> Finding:
             f"{cloud.url} does not answer ({reason_of(error)})",
             "check cable or Wi-Fi, DNS and firewall; recognition goes on until the gallery is 6 h old",
         )
-    return _judged(reached, cloud, _registration(case, cloud), unproved="keys" in case.closed)
+    refused = _registration(case, cloud)
+    return _with_refusals(case, _judged(reached, cloud, refused, unproved="keys" in case.closed))
+
+
+def _with_refusals(case: Case, finding: Finding) -> Finding:
+    """A service that answers well may send what the core refuses; palm-syncd, which fetches it, knows."""
+    told = case.status.cloud if case.status else None
+    if finding.result is not CheckResult.OK or told is None or not told.online or told.detail == ONLINE:
+        return finding
+    return warn(
+        f"{finding.detail}; palm-syncd: {told.detail}",
+        "ask the operator of the service; since when: palmctl logs --unit palm-syncd",
+    )
 
 
 def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bool) -> Finding:

@@ -98,8 +98,10 @@ class UpdatesTask(SyncTask):
             taken = read_answer(carrier.OfferTaken, await core.call("updates", payload=answer.body))
         except IpcRefused as error:
             _log.warning("updates: the core refuses the offer: %s", error)
+            self._context.core_refuses(self.name, error)
             self._ask_at_ms = _in_ms(self._context, CORE_REFUSES_S)
             return 0.0
+        self._context.core_takes(self.name)
         self._ask_at_ms = _in_ms(self._context, _jittered(self._context, taken.next_after_s))
         self._wanted = taken.chunk
         return 0.0

@@ -20,7 +20,7 @@ from typing import Final, TypeGuard
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, is_transient
-from device.values.carrier import CloudState, GalleryPosition
+from device.values.carrier import ONLINE, CloudState, GalleryPosition
 
 QUICK_ANSWER_S: Final = 1.0
 """A long poll that returns empty sooner than this was ended by another request, not by time."""
@@ -173,16 +173,28 @@ class BatchSize:
 
 
 class Reachability:
-    """Derives from all requests whether the service is reachable, and reports changes."""
+    """Derives from all requests whether the service is reachable, and reports changes. What the core refuses
+    of its answers is part of it: a service that answers well and signs with an unknown key serves nobody."""
 
     def __init__(self) -> None:
         self.known = False
         """Whether any request has ended yet."""
         self.state = CloudState(online=False, detail="no request has been answered yet")
+        self._refused: dict[str, str] = {}
 
     def answered(self) -> CloudState | None:
         """A request was answered; the new state if it changed."""
-        return self._change(CloudState(online=True, detail="online"))
+        refused = "; ".join(self._refused.values())
+        return self._change(CloudState(online=True, detail=f"online, but {refused}" if refused else ONLINE))
+
+    def refused(self, task: str, why: str) -> CloudState | None:
+        """The core refused the answer to a request of this task; the new state if it changed."""
+        self._refused[task] = why
+        return self.answered()
+
+    def taken(self, task: str) -> CloudState | None:
+        """The core took the answer to a request of this task; the new state if it changed."""
+        return None if self._refused.pop(task, None) is None else self.answered()
 
     def failed(self, error: CloudError) -> CloudState | None:
         """A request failed; the new state if it changed.

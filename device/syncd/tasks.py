@@ -120,6 +120,14 @@ class SyncContext:
         self._noticed(self.reachability.answered())
         return answer
 
+    def core_refuses(self, task: str, error: IpcRefused) -> None:
+        """The core refused the service's answer to a request of this task."""
+        self._noticed(self.reachability.refused(task, str(error)))
+
+    def core_takes(self, task: str) -> None:
+        """The core took one."""
+        self._noticed(self.reachability.taken(task))
+
     async def pause(self, seconds: float) -> None:
         """Wait; while the service is unreachable, only until another task has reached it."""
         if self.reachability.state.online:
@@ -188,15 +196,18 @@ class GalleryTask(SyncTask):
             if isinstance(request, FetchDeltas):
                 taken = await core.call("gallery.deltas", payload=page.body)
                 elapsed_s = (self._context.clock.monotonic_ms() - asked_ms) / 1000
+                self._context.core_takes(self.name)
                 return course.deltas_taken(read_answer(carrier.GalleryPosition, taken), elapsed_s)
             taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
             _log.warning("gallery: the core refuses a page: %s", error)
+            self._context.core_refuses(self.name, error)
             position = await _position_of(core)
             if position is None:
                 self._course = None
                 return NO_GALLERY_S
             return course.page_refused(error.code, position)
+        self._context.core_takes(self.name)
         applied = read_answer(carrier.SnapshotPageTaken, taken)
         return course.snapshot_page_taken(
             applied.position, done=applied.done, next_cursor=next_cursor_of(page.body)
@@ -237,7 +248,9 @@ class VerdictTask(SyncTask):
             await core.call("verdicts.done", carrier.BatchAnswered(ticket, answer.status, ""), answer.body)
         except IpcRefused as error:
             _log.warning("verdicts: the core refuses the answer: %s", error)
+            self._context.core_refuses(self.name, error)
             return self.backoff.failed()
+        self._context.core_takes(self.name)
         self.backoff.succeeded()
         self._size.taken()
         return 0.0
@@ -263,6 +276,9 @@ class KeysTask(SyncTask):
             await core.call("keys", payload=answer.body)
         except IpcRefused as error:
             _log.warning("keys: the core refuses them: %s", error)
+            self._context.core_refuses(self.name, error)
+        else:
+            self._context.core_takes(self.name)
         return KEYS_EVERY_S
 
 
@@ -295,7 +311,9 @@ class StatusTask(SyncTask):
             taken = await core.call("status", payload=answer.body)
         except IpcRefused as error:
             _log.warning("status: the core refuses it: %s", error)
+            self._context.core_refuses(self.name, error)
             return STATUS_EVERY_S
+        self._context.core_takes(self.name)
         told = read_answer(carrier.StatusTaken, taken)
         if told.wiped is not None:
             await self._confirm_wipe(core, told.wiped)

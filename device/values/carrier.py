@@ -17,6 +17,10 @@ MAX_WAIT_MS: Final = 60_000
 """A carrier asks again after at most this time, so that a hanging one is noticed."""
 
 
+ONLINE: Final = "online"
+"""`detail` of a service that is reachable, and whose answers the core takes."""
+
+
 class CloudState(WireObject):
     """`link_state`: whether the service is reachable, and the words for a status line."""
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from device.config.config import AttestSection
 from device.doctor.board import clock, memory, storage, telemetry, temperature, wear
 from device.doctor.cable import cable, validator
 from device.doctor.camera import judge
-from device.doctor.case import Case, CheckResult, take_case
+from device.doctor.case import Case, CheckResult, Finding, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.installation import ownership, provisioned
 from device.doctor.measured_picture import MeasuredPicture, measure
@@ -30,11 +31,13 @@ from device.platform.clock import SystemClock
 from device.trust.attestation import note_attested
 from device.trust.keystore import CREDENTIALS_FOLDER
 from device.trust.trust import reread
+from device.values.carrier import CloudState
 from device.values.status import CableStatus
 from models.frames import CameraFrame
 from models.hand_landmarks import installed_landmarks, weights_folder
 from models.synthesis.person import make_person
 from models.synthesis.scene import random_pose, random_setting, render_frame
+from tests.cloud_client.scripted_http import http, scripted
 from tests.device.factory import make_board, make_ca
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
@@ -288,6 +291,24 @@ def test_a_server_that_is_away(device: Device, case: Case) -> None:
     found = server(replace(case, config=away))
     assert found.result is CheckResult.FAIL and "does not answer" in found.detail
     assert server(case).result is CheckResult.OK  # none configured
+
+
+@pytest.mark.parametrize(
+    ("detail", "result"),
+    [("online", CheckResult.OK), ("online, but gallery.deltas refused (bad_signature)", CheckResult.WARN)],
+)
+def test_a_server_whose_answers_the_core_refuses(case: Case, detail: str, result: CheckResult) -> None:
+    from device.config.config import CloudSection
+
+    async def look() -> Finding:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        async with scripted([http(200, {}, Svc_Server_Time=time)]) as service:
+            config = replace(case.settings, cloud=CloudSection(service.origin, None))
+            status = some_status(cloud=CloudState(True, detail))
+            return await asyncio.to_thread(server, replace(case, config=config, status=status))
+
+    found = asyncio.run(look())
+    assert found.result is result and (result is CheckResult.OK) == (detail not in found.detail)
 
 
 def test_a_server_that_trickles_is_given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

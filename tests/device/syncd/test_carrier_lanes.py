@@ -196,6 +196,26 @@ def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: 
     with_everything(tmp_path, scenario, cloud)
 
 
+def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_it_is_taken(
+    tmp_path: Path,
+) -> None:
+    cloud = Cloud()
+    cloud.stream.enrol(1)
+    forged = cloud.stream.page(key=SigningKey.generate())
+    cloud.faults["/v1/gallery/deltas"] = [lambda _request: respond(200, forged)]
+    cloud.faults["/v1/keys"] = [lambda _request: respond(200, {"keys": 1})]
+
+    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+        await until(lambda: core.gallery.count == 1)
+        assert any("gallery.deltas refused (bad_signature)" in line for line in told)
+        await until(lambda: told[-1].startswith("service reachable: online, but keys refused (malformed)"))
+        # As the core has it, for `palmctl status`.
+        await until(lambda: "keys refused" in core.heard.links[-1].detail)
+        assert core.heard.links[-1].online
+
+    with_everything(tmp_path, scenario, cloud)
+
+
 def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Path) -> None:
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
         await until(lambda: core.heard.links != [])

@@ -223,6 +223,18 @@ def test_the_one_item_that_spoils_a_batch_is_found_by_halving() -> None:
         assert size.size == expected
 
 
+def test_a_service_whose_answers_are_refused_is_reachable_and_says_why() -> None:
+    picture = Reachability()
+    picture.answered()
+    assert picture.refused("gallery", "bad_signature") == CloudState(True, "online, but bad_signature")
+    both = CloudState(True, "online, but bad_signature; malformed")
+    assert picture.refused("keys", "malformed") == both
+    assert picture.answered() is None
+    assert picture.taken("gallery") == CloudState(True, "online, but malformed")
+    assert picture.taken("keys") == CloudState(True, "online")
+    assert picture.taken("keys") is None
+
+
 def test_the_picture_of_the_service_changes_only_when_it_changes() -> None:
     picture = Reachability()
     assert not picture.state.online
