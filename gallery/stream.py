@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gallery.errors import PageRefused, RefusalCode
 from link1 import members
-from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_strict
+from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_with_fractions
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.signed import Kind, signer_kid_of, verify_object
@@ -353,7 +353,7 @@ def follow_chain(page: DeltaPage, *, seq: int, head: bytes) -> tuple[Delta, ...]
 def _parse_page(
     data: bytes, max_bytes: int, max_items: int, key_of: KeyOf
 ) -> tuple[Head, list[JsonObject], bool]:
-    page = read_strict(data, max_bytes=max_bytes)
+    page = read_with_fractions(data, max_bytes=max_bytes)
     items = members.array(page, "data", 0, max_items)
     if not all(isinstance(item, dict) for item in items):
         raise FormatError("member data is not an array of objects")

@@ -40,12 +40,29 @@ fifth of a record: around it are the record's object and body, the items and the
 
 def canonical_bytes(value: Mapping[str, Any]) -> bytes:
     """Return the RFC 8785 bytes of `value`. Raises FormatError for what JSON cannot carry exactly."""
+    return _canonical(value, fractions=True)
+
+
+def canonical_integers(value: Mapping[str, Any]) -> bytes:
+    """`canonical_bytes` of an object that is signed, which holds no fraction (LINK/1 §2)."""
+    return _canonical(value, fractions=False)
+
+
+def _canonical(value: Mapping[str, Any], *, fractions: bool) -> bytes:
     try:
         if _is_plain(value, MAX_DEPTH):
             return _ENCODER.encode(value).encode("utf-8")
+        if not fractions and _has_fraction(value):
+            refuse_number("")
         return rfc8785.dumps(dict(value))
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError, TypeError) as error:
         raise FormatError(f"object has no canonical form: {type(error).__name__}") from None
+
+
+def _has_fraction(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_fraction, value.values()))
+    return any(map(_has_fraction, value)) if isinstance(value, list) else isinstance(value, float)
 
 
 _ENCODER = json.JSONEncoder(
@@ -85,9 +102,23 @@ def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> J
     `max_bytes` and `max_depth` are checked before anything is parsed. Raises FormatError; its message names
     the fault and repeats nothing that was received.
     """
+    return _read_object(data, _INTEGERS, max_bytes, max_depth)
+
+
+def read_with_fractions(data: bytes, *, max_bytes: int) -> JsonObject:
+    """Parse an answer of the service: as `read_strict`, but with any number that JSON has.
+
+    A later service may put a fraction into a member that this version does not know, and such members are
+    ignored. The members that it knows are integers, which their readers check; so are all of a signed object
+    (`canonical_integers`). Raises FormatError.
+    """
+    return _read_object(data, _NUMBERS, max_bytes, MAX_DEPTH)
+
+
+def _read_object(data: bytes, decoder: json.JSONDecoder, max_bytes: int, max_depth: int) -> JsonObject:
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
-    value = read_value(data, _INTEGERS, max_depth)
+    value = read_value(data, decoder, max_depth)
     if not isinstance(value, dict):
         raise FormatError("message is not a JSON object")
     return value
@@ -157,6 +188,16 @@ _INTEGERS = json.JSONDecoder(
     parse_int=_integer,
     parse_float=refuse_number,
     parse_constant=refuse_number,
+)
+
+
+def _number(text: str) -> int | float:
+    # As other readers hold it; and Python's own limit on digits would raise.
+    return int(text) if len(text) <= 16 else float(text)
+
+
+_NUMBERS = json.JSONDecoder(
+    object_pairs_hook=object_without_duplicates, parse_int=_number, parse_constant=refuse_number
 )
 
 

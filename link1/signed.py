@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes
+from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, canonical_integers
 from link1.errors import FormatError, SignatureError
 from link1.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from link1.members import HEX32
@@ -42,7 +42,7 @@ class Kind(Enum):
 
     def signed_bytes(self, obj: Mapping[str, Any]) -> bytes:
         """`prefix ‖ 0x00 ‖ RFC 8785 bytes of obj`; raises FormatError."""
-        return self.prefix.encode("ascii") + b"\x00" + canonical_bytes(obj)
+        return self.prefix.encode("ascii") + b"\x00" + canonical_integers(obj)
 
 
 def sign_object(kind: Kind, obj: Mapping[str, Any], key: SigningKey) -> JsonObject:

@@ -26,7 +26,7 @@ from device.mail.apply import InboxAssembly
 from device.platform.ipc import MAX_HEADER_BYTES, read_packet
 from link1 import frames
 from link1.bodies import Box, MailChunk
-from link1.canonical import b64_decode, canonical_bytes, read_strict
+from link1.canonical import b64_decode, canonical_bytes, read_strict, read_with_fractions
 from link1.envelope import MessageRefused, Role, read_message
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, FrameDecoder, FrameKind, encode_frame
@@ -108,11 +108,16 @@ def test_strict_json(shape: str) -> None:
         data = JSON_SHAPES[shape](size)
         return _attempt(lambda: canonical_bytes(read_strict(data, max_bytes=len(data))), FormatError)
 
+    def answers(size: int) -> Callable[[], object]:
+        data = JSON_SHAPES[shape](size)
+        return _attempt(lambda: canonical_bytes(read_with_fractions(data, max_bytes=len(data))), FormatError)
+
     def bodies(size: int) -> Callable[[], object]:
         data = JSON_SHAPES[shape](size)
         return _attempt(lambda: read_body(data), Problem)
 
     assert_linear(objects, 65_536)
+    assert_linear(answers, 65_536)
     assert_linear(bodies, 65_536)
 
 

@@ -41,7 +41,7 @@ from device.wipe.wipe import IS_WIPED
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
 from link1 import members
-from link1.canonical import JsonObject, read_strict
+from link1.canonical import JsonObject, read_with_fractions
 from link1.errors import FormatError, Link1Error, SignatureError, reason_of
 from link1.members import WORD
 from link1.sealed import INBOX_CT_MAX_BYTES
@@ -257,7 +257,9 @@ class CarrierApi:
         if code:
             taken, refused = frozenset[int](), dict.fromkeys(range(len(batch.items)), code)
         else:
-            taken, refused = read_batch_answer(read_strict(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch)
+            taken, refused = read_batch_answer(
+                read_with_fractions(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch
+            )
         settled = sorted(taken | refused.keys())
         tickets = tuple(batch.tickets[index] for index in settled)
         codes = [refused[index] for index in settled if index in refused]
@@ -290,7 +292,7 @@ class CarrierApi:
 
     async def _status(self, request: Packet) -> Packet:
         # No longer than in a mail record, where an order to wipe is the same object.
-        wrapper = await asyncio.to_thread(read_strict, request.payload, max_bytes=INBOX_CT_MAX_BYTES)
+        wrapper = await asyncio.to_thread(read_with_fractions, request.payload, max_bytes=INBOX_CT_MAX_BYTES)
         status = self.statuses.read(wrapper)
         wiped = await self.status_received(status)
         attest = wiped is None and self.attestations.due(status)
@@ -312,7 +314,7 @@ class CarrierApi:
         return reply()
 
     async def _keys(self, request: Packet) -> Packet:
-        listed = read_strict(request.payload, max_bytes=_MAX_KEYS_BYTES)
+        listed = read_with_fractions(request.payload, max_bytes=_MAX_KEYS_BYTES)
         await self.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
         return reply()
 
@@ -337,7 +339,7 @@ class CarrierApi:
 
     async def _updates(self, request: Packet) -> Packet:
         desk = self._accepting()
-        answer = read_strict(request.payload, max_bytes=_MAX_OFFER_BYTES)
+        answer = read_with_fractions(request.payload, max_bytes=_MAX_OFFER_BYTES)
         newest = None if desk.state is None else desk.state.offer
         offered = self.offers.read(answer, newest)
         self.attestations.service_wants(offered.attest_due)
@@ -349,7 +351,9 @@ class CarrierApi:
 
     async def _updates_chunk(self, request: Packet) -> Packet:
         desk = self._accepting()
-        body = await asyncio.to_thread(read_strict, request.payload, max_bytes=_MAX_CHUNK_ANSWER_BYTES)
+        body = await asyncio.to_thread(
+            read_with_fractions, request.payload, max_bytes=_MAX_CHUNK_ANSWER_BYTES
+        )
         await desk.take_chunk(body)
         return reply_with(carrier.UpdateChunkTaken(await _wanted(desk)))
 

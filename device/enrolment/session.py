@@ -17,7 +17,7 @@ from cloud_client.contract import QR_PREFIX
 from device.enrolment.consent import AcceptedPurpose
 from device.values.recognition import HandName, PalmCapture
 from link1 import members
-from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.canonical import JsonObject, canonical_bytes, read_with_fractions
 from link1.errors import FormatError
 from link1.members import NAME
 
@@ -61,7 +61,7 @@ def normal_short_code(text: str) -> str | None:
 
 def read_redeemed(body: bytes) -> EnrolmentSession:
     """The answer of ``POST /v1/enrollment-sessions/redeem``. Raises FormatError."""
-    answer: JsonObject = read_strict(body, max_bytes=ANSWER_MAX_BYTES)
+    answer: JsonObject = read_with_fractions(body, max_bytes=ANSWER_MAX_BYTES)
     hands = tuple(_HANDS.get(str(hand)) for hand in members.array(answer, "hands_required", 1, 2))
     known = tuple(hand for hand in hands if hand is not None)
     if len(known) != len(hands) or len(set(known)) != len(known):

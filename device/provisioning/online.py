@@ -37,7 +37,7 @@ from device.trust.service_status import StatusReader
 from device.trust.trust import Trust, load_trust, registered_again, save_trust, trust_from_registration
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
 from link1 import members
-from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.canonical import JsonObject, canonical_bytes, read_with_fractions
 from link1.errors import FormatError, Link1Error, SignatureError
 from link1.keys import PublicKey
 from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
@@ -157,7 +157,7 @@ async def _attest(cloud: CloudClient, section: AttestSection, keys: KeyStore, tr
 
     Raises AttestationError, CloudError, TrustError, Link1Error.
     """
-    wrapper = read_strict((await cloud.device_status()).body, max_bytes=_MAX_ANSWER_BYTES)
+    wrapper = read_with_fractions((await cloud.device_status()).body, max_bytes=_MAX_ANSWER_BYTES)
     statuses = StatusReader(trust.device_id, lambda kid: trust.service_key(kid, "device_status"))
     chain, challenge = read_chain(section.chain_file), statuses.read(wrapper).challenge
     body = attestation_body(chain, section.signer, keys, challenge)
@@ -225,7 +225,7 @@ def check_registration(answer: bytes, asked: RegistrationFacts, keys: KeyStore, 
     `taken_at_ms`: epoch ms, by the service's clock if the answer has it. Raises TrustError.
     """
     try:
-        obj = read_strict(answer, max_bytes=_MAX_ANSWER_BYTES)
+        obj = read_with_fractions(answer, max_bytes=_MAX_ANSWER_BYTES)
         trust = trust_from_registration(
             obj,
             device_id=asked.device_id,

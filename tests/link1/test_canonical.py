@@ -13,6 +13,7 @@ from link1.canonical import (
     canonical_bytes,
     nesting,
     read_strict,
+    read_with_fractions,
 )
 from link1.errors import FormatError
 
@@ -34,6 +35,15 @@ def test_what_is_written_is_read_back(value: dict[str, object]) -> None:
     data = canonical_bytes(value)
     assert read_strict(data, max_bytes=len(data)) == value
     assert canonical_bytes(json.loads(data)) == data
+
+
+def test_an_answer_may_hold_any_number_and_nothing_else_that_the_strict_reader_refuses() -> None:
+    answer = read_with_fractions(b'{"a":1,"b":[0.5,-0,1e2,90071992547409930],"c":2.0}', max_bytes=100)
+    assert answer == {"a": 1, "b": [0.5, 0, 100.0, 90071992547409930.0], "c": 2.0}
+    assert type(answer["a"]) is int and type(answer["c"]) is float
+    for data in (b'{"a":1,"a":1}', b'{"a":NaN}', b'{"a":"\\ud800"}', b"[1]", b"{} " + b" " * 100):
+        with pytest.raises(FormatError):
+            read_with_fractions(data, max_bytes=100)
 
 
 @given(st.binary(max_size=200) | st.text('{}[]":,01-.eE\\u truefalsn"d8', max_size=60).map(str.encode))

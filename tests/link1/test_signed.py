@@ -87,6 +87,16 @@ def test_a_wrapper_has_exactly_its_members(change: dict[str, object]) -> None:
         verify_object(Kind.REQUEST, [wrapper], KEY.public)
 
 
+def test_a_signed_object_holds_no_fraction() -> None:
+    for number in (0.5, 1.0, 2.0**60):
+        signed = sign_object(Kind.REQUEST, {"more": {"list": [1]}}, KEY)
+        signed["request"]["more"]["list"] = [number]
+        with pytest.raises(FormatError):
+            verify_object(Kind.REQUEST, signed, KEY.public)
+        with pytest.raises(FormatError):
+            sign_object(Kind.REQUEST, {"more": {"list": [number]}}, KEY)
+
+
 def test_a_missing_wrapper_member_is_refused() -> None:
     wrapper = sign_object(Kind.REQUEST, REQUEST.to_obj(), KEY)
     for name in wrapper:

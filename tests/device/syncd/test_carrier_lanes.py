@@ -196,6 +196,33 @@ def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: 
     with_everything(tmp_path, scenario, cloud)
 
 
+def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_answer(tmp_path: Path) -> None:
+    cloud = Cloud()
+    cloud.stream.enrol(1)
+    later = {"load": 0.5, "of": [{"much": 1e300, "more": 12345678901234567890}]}
+
+    def with_it(body: bytes) -> Callable[[httpx.Request], httpx.Response]:
+        return lambda _request: respond(200, json.loads(body) | later)
+
+    cloud.faults["/v1/gallery/deltas"] = [with_it(cloud.stream.page())]
+    cloud.faults["/v1/keys"] = [with_it(b'{"keys":[]}')]
+
+    def accepted(request: httpx.Request) -> httpx.Response:
+        refs = [object_ref(item["signed_verdict"]) for item in json.loads(request.content)["items"]]
+        return respond(200, {"accepted": refs, "duplicates": [], "rejected": []} | later)
+
+    cloud.faults["/v1/verdicts/batch"] = [accepted]
+
+    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+        await until(lambda: core.gallery.count == 1)
+        await core.decide(1)
+        assert await settled(core)
+        assert len(cloud.requests("/v1/verdicts/batch")) == 1
+        assert [line for line in told if "refused" in line] == []
+
+    with_everything(tmp_path, scenario, cloud)
+
+
 def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_it_is_taken(
     tmp_path: Path,
 ) -> None:

@@ -17,7 +17,7 @@ import httpx
 
 from link1 import members
 from link1.bodies import MAX_RECORD_BYTES, MailState
-from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.canonical import JsonObject, canonical_bytes, read_strict, read_with_fractions
 from link1.errors import FormatError
 from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 
@@ -208,7 +208,7 @@ class _Answered(Exception):
 
 def _expect_ok(answer: httpx.Response) -> JsonObject:
     if answer.status_code == HTTPStatus.OK:
-        return read_strict(answer.content, max_bytes=_MAX_ANSWER_BYTES)
+        return read_with_fractions(answer.content, max_bytes=_MAX_ANSWER_BYTES)
     try:
         code = answer.json().get("code")
     except (ValueError, AttributeError):
