@@ -221,7 +221,6 @@ def trust_from_registration(
     pinned_at_ms: int,
 ) -> Trust:
     """Read the answer of POST /v1/devices/register. Raises TrustError when it does not match the request."""
-    kept = ("tenant_id", "roots", "keys", "mail", "gallery", "terms_version", "config")
     window = {"dbd_id": dbd_id, "not_before_ms": 0, "not_after_ms": None, "assumed": True}
     try:
         if members.text(members.nested(answer, "device"), "device_id", NAME) != device_id:
@@ -235,12 +234,33 @@ def trust_from_registration(
                 "dbd_id": dbd_id,
                 "passage_sensor": passage_sensor,
                 "pinned_at_ms": pinned_at_ms,
-                "dbd_keys": [] if first_key is None else [members.nested(answer, "dbd_sign_key") | window],
-                **{name: members.member(answer, name) for name in kept},
+                "dbd_keys": []
+                if first_key is None
+                else [_only(members.nested(answer, "dbd_sign_key"), _KEY_MEMBERS) | window],
+                **_kept(answer),
             }
         )
     except FormatError as error:
         raise TrustError(f"the registration answer is outside the contract: {error}") from error
+
+
+def _kept(answer: Mapping[str, Any]) -> JsonObject:
+    """The members of the answer that go into trust.json. What a later version adds may be of a kind that is
+    not read back from there. Raises FormatError."""
+    without_gallery, mail = members.member(answer, "gallery") is None, members.nested(answer, "mail")
+    return _only(answer, ("tenant_id", "terms_version", "config")) | {
+        "roots": [_only(_object(key), _KEY_MEMBERS) for key in members.array(answer, "roots", 1, _MAX_KEYS)],
+        "keys": [
+            _only(_object(key), _SERVICE_KEY_MEMBERS) for key in members.array(answer, "keys", 0, _MAX_KEYS)
+        ],
+        "mail": _only(mail, ("service_id", "signer_certs", "inbox_next_seq"))
+        | {"seal_key": _only(members.nested(mail, "seal_key"), _KEY_MEMBERS)},
+        "gallery": None if without_gallery else _only(members.nested(answer, "gallery"), ("stream", "epoch")),
+    }
+
+
+def _only(obj: Mapping[str, Any], names: Iterable[str]) -> JsonObject:
+    return {name: members.member(obj, name) for name in names}
 
 
 def registered_again(earlier: Trust, trust: Trust) -> Trust:
@@ -303,6 +323,7 @@ def without_ended(keys: list[JsonObject], now_ms: int) -> list[JsonObject]:
     return [item for item in keys if item["kid"] not in gone]
 
 
+_KEY_MEMBERS = ("kid", "alg", "pub_b64")
 _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")
 
 

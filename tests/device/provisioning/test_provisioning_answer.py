@@ -130,6 +130,21 @@ def test_a_validator_key_may_still_be_missing(tmp_path: Path) -> None:
     assert trust.dbd_keys == ()
 
 
+def test_what_a_later_version_adds_is_not_pinned(tmp_path: Path) -> None:
+    def later(answer: JsonObject) -> None:
+        mail = answer["mail"]
+        parts = [answer, answer["device"], answer["gallery"], answer["dbd_sign_key"], mail, mail["seal_key"]]
+        for part in (*parts, *answer["roots"], *answer["keys"]):
+            part["later"] = {"share": 0.5, "of": [1e300]}
+
+    keys = KeyStore.create(tmp_path / "keys")
+    plain, added = (
+        check_registration(spoiled(change, keys), ASKED, keys, NOW_MS)
+        for change in (lambda _answer: None, later)
+    )
+    assert added == plain
+
+
 def test_any_bytes_for_an_answer_end_in_the_package_error(tmp_path: Path) -> None:
     keys = KeyStore.create(tmp_path / "keys")
     good = spoiled(lambda _answer: None, keys)
