@@ -32,8 +32,9 @@ def report(tx: Tx) -> dict[str, Any]:
 
     ``root``: certified by the root that devices pin, so that no device has to learn the key. ``registered``:
     the answer to the registration listed it. ``trust_bundle``: the device acknowledged mail that lists it.
-    ``gallery``: it acknowledged a change that only this key has signed. ``unknown``: it was in contact since
-    the key was published; the store does not see who reads ``GET /v1/keys``. ``silent``: nothing came since.
+    ``gallery``: it acknowledged a change that only this key has signed. ``unknown``: it was on the network
+    since the key was published; the store does not see who reads ``GET /v1/keys``. ``silent``: it was not;
+    mail brings a key only in a trust bundle.
     """
     newest = {use: _newest(tx, use) for use in signers.USES}
     applied = _applied_bundles(tx)
@@ -106,5 +107,4 @@ def _follows(device: Row, use: str, key: Row, bundles: list[str]) -> str:
     changed_ms = device["applied_change_ms"]
     if use == "gallery" and changed_ms is not None and changed_ms >= begins_ms:
         return GALLERY
-    heard_ms = max(device["network_ms"], device["mail_ms"])
-    return SILENT if published_ms is not None and heard_ms < published_ms else UNKNOWN
+    return SILENT if published_ms is not None and device["network_ms"] < published_ms else UNKNOWN

@@ -55,6 +55,10 @@ def test_a_drill_names_every_key_and_what_is_known_of_each_device(own_cloud: Clo
     # Repeated before the keys begin, it makes no others.
     assert drilled() == first
 
+    # Mail by itself brings no key, however often it comes.
+    mail.hand_in(partner, mail.report())
+    assert set(follows(cloud)["gate-1"].values()) == {"silent", "root"}
+
     environment = tenant.environment("test")
     bundle = cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
     send(tenant, "svc.trust.bundle", bundle)
