@@ -27,6 +27,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 CURSOR: Final = re.compile(r"[A-Za-z0-9_=-]{1,512}")
 
 MAX_BATCH_ITEMS: Final = 100
+MAX_CHUNK_BYTES: Final = 256 * 1024  # of a release: 342 KiB in base64, and a sealed record carries 512
 DEFAULT_DELTA_PAGE: Final = 200
 MAX_WAIT_S: Final = 55
 

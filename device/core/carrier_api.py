@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from cloud_client.contract import MAX_BATCH_ITEMS
+from cloud_client.contract import MAX_BATCH_ITEMS, MAX_CHUNK_BYTES
 from device.core.attestations import Attestations
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
@@ -34,7 +34,7 @@ from device.platform.threads import StoreThread, wait_at_most
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.desk import UpdateDesk
-from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES, OfferReader
+from device.updates.manifest import MAX_MANIFEST_BYTES, OfferReader
 from device.values import carrier
 from device.values.status import SelfReport
 from device.wipe.wipe import IS_WIPED

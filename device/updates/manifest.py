@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
+from cloud_client.contract import MAX_CHUNK_BYTES
 from device.errors import Outdated, TrustError, UpdateRefused
 from device.trust.policy import certified
 from gallery.freshness import ABSURD_ORDER_MS, is_newer
@@ -23,8 +24,6 @@ from link1.members import HEX64, NAME
 from link1.signed import Kind, signer_kid_of, verify_object
 from link1.wire import Between, WireObject
 
-MAX_CHUNK_BYTES: Final = 384 * 1024
-"""The most that a sealed record of 512 KiB carries in base64."""
 MAX_CHUNKS: Final = 16_384
 MAX_MANIFEST_BYTES: Final = 8 * 1024
 _VERSION = re.compile(r"[\x21-\x7e]{1,64}")

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from cloud_client.contract import MAX_CHUNK_BYTES
 from device.updates.manifest import MAX_CHUNKS, ReleaseKind
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from models.manifest import MANIFEST_NAME, load_manifest
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.release_file import LENGTH, MAGIC
 
-CHUNK_BYTES: Final = 256 * 1024
-"""342 KiB in base64: well below what a sealed record carries."""
 _XZ_PRESET: Final = 1
 """The weights of a network hardly shrink at any; byte code and libraries to 30 %."""
 
@@ -77,7 +76,7 @@ def manifest_obj(
     version: str,
     min_app_version: str,
     release_seq: int,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int = MAX_CHUNK_BYTES,
 ) -> JsonObject:
     """What is signed about a payload. Raises ReleaseError when it is too large."""
     count = -(-len(payload) // chunk_bytes)
@@ -100,7 +99,9 @@ def manifest_obj(
     }
 
 
-def chunk_bodies(payload: bytes, release_seq: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonObject]:
+def chunk_bodies(
+    payload: bytes, release_seq: int, chunk_bytes: int = MAX_CHUNK_BYTES
+) -> Iterator[JsonObject]:
     """The bodies of `svc.update.chunk`, in order."""
     for index, start in enumerate(range(0, len(payload), chunk_bytes)):
         data = b64_encode(payload[start : start + chunk_bytes])

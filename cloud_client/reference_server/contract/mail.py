@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from cloud_client.contract import NAME_64
+from cloud_client.contract import MAX_CHUNK_BYTES, NAME_64
 from cloud_client.reference_server.contract.bodies import (
     MAX_SAFE_INTEGER,
     Absent,
@@ -198,7 +198,7 @@ class UpdateManifestObject(Body):
     version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
     size: Seq
     sha256: Hex64
-    chunk_size: Seq
+    chunk_size: Annotated[int, Field(ge=1, le=MAX_CHUNK_BYTES)]
     chunk_count: Seq
     min_app_version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
     release_seq: Seq
@@ -207,4 +207,4 @@ class UpdateManifestObject(Body):
 class UpdateChunkBody(Body):
     release_seq: Seq
     index: Count
-    data_b64: base64_of(1, 384 * 1024)  # type: ignore[valid-type]
+    data_b64: base64_of(1, MAX_CHUNK_BYTES)  # type: ignore[valid-type]

@@ -255,6 +255,7 @@ def test_whatever_happens_the_state_reads_back_and_names_a_model_that_is_there(s
     [
         {"size": 0},
         {"size": 1 << 40},
+        {"chunk_size": 256 * 1024 + 1, "chunk_count": 1},
         {"chunk_size": 1 << 20},
         {"chunk_count": 3},
         {"kind": "firmware"},
