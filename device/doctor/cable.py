@@ -99,10 +99,10 @@ def validator(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     kids = list(dict.fromkeys(key.public.kid for key in counting))
     pinned = f"pinned for {trust.dbd_id}: {', '.join(kids)}"
     if not kids:
-        return fail(
-            f"no key of validator {trust.dbd_id} is pinned that counts now",
-            "have it added at the service (`palmctl cloud dbd add`); the device then receives it",
-        )
+        add = "have it added at the service (`palmctl cloud dbd add`); the device then receives it"
+        if case.settings.cloud is None:  # mail comes through the validator, which has to prove itself first
+            add = "have it added at the service (`palmctl cloud dbd add`); then register again over a stick"
+        return fail(f"no key of validator {trust.dbd_id} is pinned that counts now", add)
     if "status" in case.closed:
         return not_checked(f"{pinned}; whether it answers may not be asked by this user")
     if status is None:

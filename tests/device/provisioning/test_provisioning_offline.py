@@ -12,6 +12,7 @@ from device.config.config import MEMBERS, load_config
 from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust, reread, save_trust
+from link1.keys import SigningKey
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import spelt
 from tools.palmctl.main import main
@@ -146,6 +147,25 @@ def test_each_step_can_be_done_again(stick: Stick) -> None:
     assert json.loads(stick.create(kid, "--out", aside).stdout)["registered_again"] is False
     assert json.loads(stick.create(kid).stdout)["registered_again"] is True
     assert stick.provision("--root-kid", stick.root_kid.upper()).exit_code == 0
+
+
+def test_without_the_validators_key_the_steps_are_done_again(stick: Stick) -> None:
+    """Mail comes through the validator, so the key of the first one cannot come by mail."""
+    validator, place = SigningKey.generate().public, ("--config", str(stick.config))
+    stick.answer()
+    words = ("provision", "--offline-bundle", str(stick.file), *place, "--root-kid", stick.root_kid)
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0 and "do all three steps again" in shown.stdout
+    examined = CliRunner().invoke(main, ["doctor", "validator", *place])
+    assert examined.exit_code == 1 and "register again over a stick" in examined.stdout
+    tenant = ("--tenant", stick.tenant, "--mode", "live")
+    stick.cloud("dbd", "add", "--dbd-id", "d7", "--pub-b64", validator.b64, *tenant)
+    stick.file.unlink()
+    stick.answer()
+    done = stick.provision("--root-kid", stick.root_kid)
+    assert json.loads(done.stdout)["dbd_kids"] == [validator.kid]
+    examined = CliRunner().invoke(main, ["doctor", "validator", *place])
+    assert examined.exit_code == 0 and validator.kid in examined.stdout
 
 
 def test_no_secret_is_on_the_stick_or_printed(stick: Stick) -> None:

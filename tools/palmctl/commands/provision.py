@@ -443,7 +443,11 @@ def _told(done: "Provisioned", settings: DeviceConfig, path: Path) -> dict[str, 
 def _lines(done: "Provisioned", settings: DeviceConfig, path: Path) -> str:
     """The result for a person."""
     told = _told(done, settings, path)
-    validators = ", ".join(told["dbd_kids"]) or _("none yet; add one at the service and it comes by itself")
+    if settings.cloud is None:
+        none = _("none yet; add one at the service, then do all three steps again: without one no mail comes")
+    else:
+        none = _("none yet; add one at the service and it comes by itself")
+    validators = ", ".join(told["dbd_kids"]) or none
     key = f"{told['verdict_key']['pub_b64']}  {_('(give this to the validator)')}"
     return "\n".join(
         (
