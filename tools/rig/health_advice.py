@@ -61,7 +61,7 @@ ADVICE: Mapping[HealthWord, Advice] = {
     ),
     HealthWord.STORAGE_LOW: Advice(
         "less than 64 MiB is free",
-        "`du -xh / \\| sort -h \\| tail`; verdicts that wait for upload need a network to leave",
+        "`du -xh / \\| sort -h \\| tail`; waiting verdicts leave by the network or by the validator's mail",
     ),
     HealthWord.TEMPERATURE: Advice(
         "the board is at 80 °C or more and slows down", "shade, ventilation, heat sink"
