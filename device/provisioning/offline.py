@@ -1,6 +1,6 @@
 """Registration of a device that has no network: two files on a stick, in three steps.
 
-    1  here         keys and journal made (once) → request file: the body of POST /v1/devices/register
+    1  here         keys made (once) → request file: the body of POST /v1/devices/register
     2  the service  its operator compares the verdict key's id with the one shown here, and accepts the
     request
                     (`palmctl cloud bundle create`) → answer file, signed by a bundle signer
@@ -70,7 +70,8 @@ def request_registration(
 ) -> Requested:
     """Step 1; the same facts give the same request again. Raises ProvisioningError, StateError."""
     check_writable(config, config_path)
-    keys, keys_made = own_keys(config, earlier_trust(config, registration))
+    earlier_trust(config, registration)  # another device's is left alone
+    keys, keys_made = own_keys(config)
     pending = _read_pending(config)
     token = pending[1] if pending is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     body = read_strict(registration_body(registration, keys, token), max_bytes=MAX_FILE_BYTES)
@@ -139,7 +140,7 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
         ) from error
     trust = check_registration(canonical_bytes(answer), registration, keys, answered_at_ms)
     trust = continued(earlier, trust)
-    pin(config, config_path, trust)
+    pin(config, config_path, keys, earlier, trust)
     _pending_path(config).unlink()
     return Provisioned(trust, keys, keys_made=False)
 

@@ -1,7 +1,7 @@
 """Online registration of a device: keys are made here and registered with proof, and trust is pinned.
 
-    keys/ and journal.db made (once) → POST /v1/devices/register → every member of the answer checked
-    → trust.json → configuration file → done
+    keys/ made (once) → POST /v1/devices/register → every member of the answer checked
+    → journal.db made (once) → trust.json → configuration file → done
 
 Each step is durable before the next begins, and the next run continues from it: the same keys with the same
 token get the same answer, so after any interruption the command is run again. Nothing is pinned before the
@@ -120,7 +120,7 @@ async def provision(
     earlier = await asyncio.to_thread(earlier_trust, config, registration)
     if earlier is not None and root_kid is not None:
         check_named_root(earlier, root_kid, "the one pinned here")
-    keys, keys_made = await asyncio.to_thread(own_keys, config, earlier)
+    keys, keys_made = await asyncio.to_thread(own_keys, config)
     around.tell("made this device's keys" if keys_made else "found this device's keys")
 
     body = registration_body(registration, keys, token)
@@ -138,7 +138,7 @@ async def provision(
                 await asyncio.to_thread(_unmake_keys, config)
             raise
     trust = continued(earlier, trust)
-    await asyncio.to_thread(pin, config, config_path, trust)
+    await asyncio.to_thread(pin, config, config_path, keys, earlier, trust)
     around.tell(f"pinned the service's keys and wrote {config_path}")
     if config.attest is not None:
         try:
@@ -176,8 +176,6 @@ def check_named_root(trust: Trust, root_kid: str, whose: str) -> None:
 
 def _unmake_keys(config: DeviceConfig) -> None:
     """Destroy the keys that this run made and showed to a service that is not the one meant."""
-    for path in config.device.state_dir.glob(f"{config.journal_path.name}*"):
-        path.unlink()
     # Cut off in the middle, what is left has the name that `KeyStore.create` clears away.
     partial = config.keys_dir.rename(config.keys_dir.with_name(config.keys_dir.name + ".partial"))
     for path in partial.iterdir():
@@ -321,28 +319,32 @@ def earlier_trust(config: DeviceConfig, registration: RegistrationFacts) -> Trus
     return earlier
 
 
-def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bool]:
-    """The device's keys, with an empty journal for new ones; and whether the keys were made by this call."""
+def own_keys(config: DeviceConfig) -> tuple[KeyStore, bool]:
+    """The device's keys, and whether they were made by this call."""
     if (config.device.state_dir / WIPE_FILE).exists():
         raise ProvisioningError(
             f"the device in {config.device.state_dir} was wiped; run `palmctl factory-reset` first, "
             "which removes the remaining files"
         )
     keys_made = not KeyStore.exists(config.keys_dir)
-    keys = KeyStore.create(config.keys_dir) if keys_made else open_stored(config.keys_dir)
-    # Keys that were never registered have signed nothing, so a run that stopped between keys and journal
-    # continues here. After the registration a missing journal is a loss and must not be replaced.
+    return KeyStore.create(config.keys_dir) if keys_made else open_stored(config.keys_dir), keys_made
+
+
+def pin(
+    config: DeviceConfig, config_path: Path, keys: KeyStore, earlier: Trust | None, trust: Trust
+) -> None:
+    """Write the journal of new keys, the trust, and the configuration, which completes it.
+
+    The journal names the device, so it is made once the service has registered the keys under that name: a
+    registration that was refused may be repeated under another. A missing journal of keys that were pinned
+    is a loss, and is not replaced. Raises JournalError, TrustError, ConfigError.
+    """
     if earlier is None and not config.journal_path.exists():
         Journal.create(
             config.journal_path,
-            device_id=config.device.id,
+            device_id=trust.device_id,
             verdict_kid=keys.verdict.kid,
             data_key=keys.data_key,
         )
-    return keys, keys_made
-
-
-def pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
-    """Write the trust, then the configuration, which completes it. Raises TrustError, ConfigError."""
     save_trust(config.trust_path, trust)
     write_config(config_path, config)

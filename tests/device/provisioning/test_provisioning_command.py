@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from device.config.config import load_config
+from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from tests.device.provisioning.provisioning_setting import (
     ASKED,
@@ -111,6 +113,25 @@ def test_a_refusal_is_1(tmp_path: Path, registrar: Registrar) -> None:
     done = run(tmp_path)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "token" in done.stderr and TOKEN not in done.stderr
+
+
+def test_a_device_id_that_was_wrong_at_first_leaves_nothing_behind(
+    tmp_path: Path, registrar: Registrar
+) -> None:
+    registrar.script = {
+        0: lambda _request: respond(401, {"code": "unauthenticated"}, "application/problem+json")
+    }
+    assert run(tmp_path, "--device-id", "gate-6-left").exit_code == 1
+    assert run(tmp_path, "--passage-sensor").exit_code == 0
+    keys = KeyStore.open(tmp_path / "state" / "keys")
+    journal = load_config(tmp_path / "device.toml").journal_path
+    Journal(
+        journal,
+        device_id=ASKED.device_id,
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=SystemClock(),
+    ).close()
 
 
 def test_a_service_that_cannot_be_reached_is_3(

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from device.config.config import MEMBERS, load_config
+from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust, reread, save_trust
@@ -71,6 +73,21 @@ class Stick:
 @pytest.fixture
 def stick(tmp_path: Path) -> Stick:
     return Stick(tmp_path)
+
+
+def test_a_request_under_a_wrong_device_id_is_made_again_under_the_right_one(stick: Stick) -> None:
+    assert stick.provision(*IDS, "--device-id", "gate-6").exit_code == 0
+    stick.file.unlink()
+    stick.answer()
+    assert stick.provision("--root-kid", stick.root_kid).exit_code == 0
+    keys = KeyStore.open(stick.state / "keys")
+    Journal(
+        stick.state / "journal.db",
+        device_id="gate-7",
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=SystemClock(),
+    ).close()
 
 
 def test_two_walks_with_a_stick_make_a_device(stick: Stick) -> None:

@@ -49,6 +49,7 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
+from device.journal.journal import Journal
 from device.provisioning.online import RegistrationFacts, check_registration, own_keys, registration_body
 from device.trust.trust import save_trust
 from device.updates.models import NO_MODEL_ID
@@ -331,7 +332,10 @@ async def prepare(folder: Path, premises: Premises = DRAWN) -> Prepared:
         return made["api_key"], operator.create_token(tx, environment, DEVICE_ID, 3600, now)["token"]
 
     api_key, token = service.operate(settings)
-    keys, _ = own_keys(config, None)
+    keys, _ = own_keys(config)
+    Journal.create(
+        config.journal_path, device_id=DEVICE_ID, verdict_kid=keys.verdict.kid, data_key=keys.data_key
+    )
     facts = RegistrationFacts(
         DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=premises.model_id
     )
