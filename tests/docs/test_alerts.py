@@ -13,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
+from device.doctor.examine import CHECKS
 from tests.docs.page_commands import DOCS
 
 RULES: list[dict[str, Any]] = [
@@ -39,6 +40,15 @@ def served(folder: Path) -> str:
         process.wait(20)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_every_check_of_the_doctor_that_an_action_names_is_there() -> None:
+    named = [
+        re.findall(r"palmctl doctor ([a-z ]+)", rule["annotations"]["action"])  # to the end of the sentence
+        for rule in RULES
+    ]
+    assert {word for found in named for words in found for word in words.split()} <= set(CHECKS)
+    assert sum(1 for found in named if found) >= 4
 
 
 def test_every_rule_is_about_something_that_is_served(tmp_path: Path) -> None:
