@@ -53,6 +53,31 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     assert imported <= sys.stdlib_module_names
 
 
+def on_a_board(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """`folder` in the place of the card's folders, with shell scripts in the place of these programs."""
+    for program, does in ({"mount": "", "umount": "", "systemctl": ""} | programs).items():
+        (folder / program).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    for name in ("MOUNTED", "CONFIG", "DAMAGED", "ISSUE"):
+        monkeypatch.setattr(first_boot, name, folder / name)
+    monkeypatch.setattr(first_boot, "FILE", folder / "MOUNTED" / "palm-provision.toml")
+
+
+def test_the_text_above_the_login_prompt_has_the_key_for_the_validator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image has no password: who installs the gate reads the key there, or nowhere."""
+    printed = "gate-7 is a device of tenant T.\n  verdict key     JuTqVU=  (give this to the validator)"
+    on_a_board(tmp_path, monkeypatch, palmctl=f"echo '{printed}'; touch {tmp_path}/CONFIG")
+    first_boot.FILE.parent.mkdir()
+    first_boot.FILE.write_text('string = "PALM1ABC"\n')
+    assert first_boot.main() == 0
+    text = first_boot.ISSUE.read_text()
+    assert "PROVISIONED. This gate" in text and "verdict key     JuTqVU=" in text
+    assert not first_boot.FILE.exists()
+
+
 @pytest.mark.parametrize(
     ("is_gate", "exit_status", "said"),
     [(False, 1, "NOT PROVISIONED. The boot partition cannot be used"), (True, 0, "PROVISIONED. This gate")],
@@ -62,13 +87,7 @@ def test_a_file_that_can_be_neither_read_nor_destroyed_keeps_no_gate_from_servin
 ) -> None:
     """A folder of its name; a damaged card, which the kernel turns read-only, answers so too."""
     started = tmp_path / "started"
-    for program, does in (("mount", ""), ("umount", ""), ("systemctl", f'echo "$@" >{started}')):
-        (tmp_path / program).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / program).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name in ("MOUNTED", "CONFIG", "DAMAGED", "ISSUE"):
-        monkeypatch.setattr(first_boot, name, tmp_path / name)
-    monkeypatch.setattr(first_boot, "FILE", tmp_path / "MOUNTED" / "palm-provision.toml")
+    on_a_board(tmp_path, monkeypatch, systemctl=f'echo "$@" >{started}')
     first_boot.FILE.mkdir(parents=True)
     if is_gate:
         first_boot.CONFIG.touch()

@@ -37,13 +37,14 @@ def main() -> int:
             "another machine, or flash the card again and provision it as a new gate."
         )
         return 1
+    made = ""
     try:
         with boot_partition():
             if not CONFIG.exists():
                 if not FILE.exists():
                     say(f"NOT PROVISIONED. This board is no gate yet: {HOW}.")
                     return 0
-                code = provision()
+                code, made = provision()
                 if code != 0:
                     return code
             if FILE.exists():  # used just now, or before the power went, or not meant for this gate
@@ -55,30 +56,30 @@ def main() -> int:
         print(f"palm-access: the boot partition cannot be used: {error}", flush=True)
     # At boot, the daemons' units start only where the gate is provisioned already.
     subprocess.run(["systemctl", "start", "--no-block", "palmd", "palm-syncd"], check=False)
-    say("PROVISIONED. This gate starts by itself; palmctl status and palmctl doctor say how it is.")
+    # With the key for the validator: nobody can log in to ask for it.
+    say(f"{made}PROVISIONED. This gate starts by itself; palmctl status and palmctl doctor say how it is.")
     return 0
 
 
-def provision() -> int:
-    """Have `palmctl` take the string of the file; what it says is the console's."""
+def provision() -> tuple[int, str]:
+    """Have `palmctl` take the string of the file; the exit status, and what it printed about the device."""
     try:
         string, *options = wanted(FILE.read_bytes()[: MAX_BYTES + 1])
     except ValueError as error:
         say(f"NOT PROVISIONED. {FILE.name}: {error}. Correct it on another machine: {HOW}.")
-        return 2
+        return 2, ""
     done = subprocess.run(
         ["palmctl", "provision", "--string-stdin", *options],
         input=string, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    print(done.stdout, flush=True)
     why = done.stderr.strip().rpartition("palmctl: ")[2].rstrip(".")
     if done.returncode == 0:
-        return 0
+        return 0, done.stdout
     if done.returncode == 3:
         say(f"NOT PROVISIONED YET. {why}. It is tried again every 20 seconds.")
-        return 3
+        return 3, ""
     say(f"NOT PROVISIONED. {why}. With another string: {HOW}.")
-    return 1
+    return 1, ""
 
 
 def wanted(content: bytes) -> list[str]:
