@@ -285,6 +285,7 @@ def test_a_server_of_another_authority_is_not_believed(
     said_by = replace(read_invitation(service.string("gate-x")), authority=other.packed())
     code, said = refused(tmp_path / "board", "--string-stdin", pack_invitation(said_by), monkeypatch)
     assert code == 3, said
+    assert "--ca-file" in said and "clock" in said and "when the service answers" not in said
     assert list(tmp_path.joinpath("board/etc").iterdir()) == []
 
 

@@ -91,6 +91,7 @@ def test_a_person_is_told_what_to_give_to_the_validator(tmp_path: Path, registra
         {"more": ("--camera", "webcam")},
         {"more": ("--link-port", "COM3")},
         {"more": ("--camera-fps", "0")},
+        {"more": ("--root-kid", ROOT.kid)},
         {"server": "http://cloud.example"},
         {"server": "https://user:pw@cloud.example"},
         {"token": "\n"},

@@ -90,6 +90,18 @@ def test_a_request_under_a_wrong_device_id_is_made_again_under_the_right_one(sti
     ).close()
 
 
+def test_a_root_that_is_named_before_there_is_an_answer_is_an_error(stick: Stick) -> None:
+    stick.request()
+    asked = stick.file.read_bytes()
+    early = stick.provision("--root-kid", stick.root_kid)
+    assert early.exit_code == 1 and "no answer" in early.stderr
+    stick.file.unlink()
+    mistyped = stick.provision("--root-kid", stick.root_kid)
+    assert mistyped.exit_code == 1 and "no answer" in mistyped.stderr
+    assert not stick.file.exists()
+    assert stick.provision().exit_code == 0 and stick.file.read_bytes() == asked
+
+
 def test_two_walks_with_a_stick_make_a_device(stick: Stick) -> None:
     told = stick.request()
     assert not (stick.state / "trust.json").exists()

@@ -117,6 +117,11 @@ def provision(
     cannot be reached. 4: this user may not write there.
     """
     path = config_path(config).absolute()
+    if root_kid is not None and offline_bundle is None:
+        raise click.UsageError(
+            "--root-kid goes with an answer in FILE (--offline-bundle); a provisioning string names the root "
+            "itself, and --server trusts the one that the service shows"
+        )
     with _lossless():
         if string_stdin or string_camera:
             if offline_bundle is not None or token_stdin or (string_stdin and string_camera):
@@ -147,6 +152,11 @@ def _lossless() -> Iterator[None]:
             raise
         raise click.UsageError(str(error)) from error
     except CloudError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise RegistrationUnanswered(
+                f"{error}; nothing is lost: check this board's clock, have the string made with --ca-file "
+                "(without a string give --ca-file here), then run the command again"
+            ) from error
         raise RegistrationUnanswered(
             f"{error}; nothing is lost: run the same command again when the service answers"
         ) from error
@@ -278,6 +288,11 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
         raise ProvisioningError(
             "no registration waits for an answer here: it is finished, or was never begun; "
             "see: palmctl doctor provisioned"
+        )
+    if root_kid is not None and not answered:
+        raise ProvisioningError(
+            f"{file} holds no answer of the service; name the file that `palmctl cloud bundle create` wrote, "
+            "or leave --root-kid out to write the request"
         )
     for option in ("device_id", "gate_id", "dbd_id"):
         _need(given, option)
