@@ -52,6 +52,7 @@ _MAX_ANSWER_BYTES: Final = 256 * 1024
 _TOKEN = re.compile(r"[\x21-\x7e]{8,512}")
 
 _REFUSALS: Final[dict[str, str]] = {
+    "": "what answers there is not the service, or a proxy before it; check its address with the operator",
     ServiceCode.UNAUTHENTICATED: (
         "the token is wrong, has expired, belongs to another device_id, or was used with other keys; "
         "ask the operator of the service for a new one for this device_id"

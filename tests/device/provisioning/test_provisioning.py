@@ -159,6 +159,7 @@ def test_a_service_that_stays_away_is_given_up_and_nothing_is_lost(
     ("status", "code", "advice"),
     [
         (401, "unauthenticated", "token"),
+        (404, "", "address"),
         (409, "device_state_conflict", "factory-reset"),
         (422, "validation_failed", "options"),
     ],
