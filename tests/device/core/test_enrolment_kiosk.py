@@ -279,7 +279,9 @@ def test_wrong_use_is_told_apart(kiosk: Kiosk) -> None:
     assert "--accept-terms" in no_terminal.communicate(timeout=WITHIN_S)[1]
     assert no_terminal.returncode == 2
     no_code = kiosk.palmctl("enrol", "--code", "soon", "--accept-terms", "v1", "--json")
-    assert json.loads(no_code.communicate(timeout=WITHIN_S)[0]) == {"status": "refused", "code": "not_a_code"}
+    printed, said = no_code.communicate(timeout=WITHIN_S)
+    assert json.loads(printed) == {"status": "refused", "code": "not_a_code"}
+    assert said.startswith("palmctl: ") and "8 letters and digits" in said
     kiosk.person.types()
     kiosk.person.waits_for_step("consent")
     second = kiosk.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")

@@ -102,7 +102,8 @@ def enrol(
         ended = EnrolmentEnd("refused", error.code, _(str(error)))
     if as_json:
         click.echo(json.dumps({"status": ended.status, "code": ended.code}))
-    click.echo(ended.text, err=True)
+    # What is refused is an error of the technician's; everything else is said to the person.
+    click.echo(("palmctl: " if ended.status == "refused" else "") + ended.text, err=True)
     sys.exit(0 if ended.good else 1)
 
 
