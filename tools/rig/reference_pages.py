@@ -182,7 +182,7 @@ def metrics() -> str:
     shown = Metrics()
     shown.note(ServedRequest("GET", "/v1/health", 200, 0.1, ""))
     fleet = FleetFigures(queued={"verdicts": 0}, storage_free_mib=0, temperature_c=0)
-    standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0, fleet)
+    standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0, 0, fleet)
     text = shown.page(standing, waiters=0, queued={"write": 0}).decode()
     helps = dict(re.findall(r"^# HELP (palm_\w+) (.*)$", text, re.MULTILINE))
     rows = (

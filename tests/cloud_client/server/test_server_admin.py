@@ -32,7 +32,7 @@ from tests.cloud_client.server.server_process import Running
 
 ORIGIN = "http://127.0.0.1:8711"
 SAME_SITE = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
-STANDING = ServiceFigures({}, [], 0, 0, {}, 0)
+STANDING = ServiceFigures({}, [], 0, 0, {}, 0, 0)
 
 
 class Desk:
@@ -128,6 +128,30 @@ def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
         assert line in text.splitlines()
     for needle in ("needle", person["subject_id"], tenant.tenant_id, partner.key_id, partner.api_key[-20:]):
         assert needle not in text
+
+
+def test_an_erasure_is_overdue_when_it_is_old_itself(own_cloud: Cloud) -> None:
+    """Where people are erased all the time one is always pending, and that is no reason to wake anyone."""
+    desk, tenant = Desk(own_cloud), own_cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device("gate-7")
+
+    def erase() -> None:
+        person = partner.person()
+        device.enrol(partner, person["subject_id"])
+        partner.delete(f"/v1/subjects/{person['subject_id']}")
+
+    def figures() -> set[str]:
+        return {line for line in desk.get("/metrics").text.splitlines() if line.startswith("palm_erasures_")}
+
+    erase()
+    for _ in range(8):
+        own_cloud.clock.forward(s=3600)
+        seen = device.get("/v1/gallery/deltas?epoch=1&after_seq=0&limit=500")["head"]["head_obj"]["seq"]
+        erase()
+        device.get(f"/v1/gallery/deltas?epoch=1&after_seq={seen}")
+        assert figures() == {"palm_erasures_pending 1.0", "palm_erasures_overdue 0.0"}
+    own_cloud.clock.forward(s=6 * 3600)
+    assert figures() == {"palm_erasures_pending 1.0", "palm_erasures_overdue 1.0"}
 
 
 def test_a_metric_takes_any_answer() -> None:

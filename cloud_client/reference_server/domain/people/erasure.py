@@ -12,7 +12,7 @@ from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import ProblemCode
-from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.contract.times import LATEST_MS, rfc3339
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
@@ -137,14 +137,16 @@ def _propagation(tx: Tx, row: Row) -> shown.Propagation:
     )
 
 
-def under_way(tx: Tx, environment: Environment | None = None) -> int:
+def under_way(tx: Tx, environment: Environment | None = None, *, erased_until_ms: int = LATEST_MS) -> int:
     """How many erasures some active device has not applied yet; of all tenants where none is given."""
     count: int = tx.scalar(
         f"""SELECT count(*) FROM erasures r WHERE EXISTS
              (SELECT 1 FROM erasure_devices e
               JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
               WHERE e.receipt_id = r.receipt_id AND d.status = 'active' AND NOT {_APPLIED})
+            AND r.erased_ms <= :erased_until_ms
             {"" if environment is None else "AND tenant_id = :tenant_id AND livemode = :livemode"}""",  # noqa: S608 - fixed parts
+        erased_until_ms=erased_until_ms,
         **({} if environment is None else environment.params),
     )
     return count

@@ -45,6 +45,7 @@ class ServiceFigures:
     templates: int
     sessions: dict[str, int]
     erasures: int
+    erasures_overdue: int
     fleet: FleetFigures = field(default_factory=FleetFigures)
 
 
@@ -59,13 +60,17 @@ def standing(tx: Tx, now_ms: int) -> ServiceFigures:
            FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
            WHERE d.status = 'active' AND d.kind = 'access'"""
     )
+    pending = erasure.under_way(tx)
+    # Each count looks at every erasure: the second only where it can be another than 0.
+    overdue = erasure.under_way(tx, erased_until_ms=now_ms - GALLERY_TTL_MS) if pending else 0
     return ServiceFigures(
         devices=words | devices,
         lags=[row["lag"] for row in access],
         stopped=sum(1 for row in access if now_ms - (row["synced_ms"] or 0) > GALLERY_TTL_MS),
         templates=int(tx.scalar("SELECT coalesce(sum(count), 0) FROM streams")),
         sessions=sessions.counts(tx, now_ms),
-        erasures=erasure.under_way(tx),
+        erasures=pending,
+        erasures_overdue=overdue,
         fleet=fleet.figures(tx, now_ms),
     )
 
@@ -109,6 +114,9 @@ class Metrics:
         self._templates = gauge("palm_gallery_templates", "Palms in all galleries.")
         self._sessions = gauge("palm_enrollment_sessions", "Sessions not ended.", "status")
         self._erasures = gauge("palm_erasures_pending", "Erasures that a device has yet to apply.")
+        self._overdue = gauge(
+            "palm_erasures_overdue", "Erasures that a device has yet to apply after six hours."
+        )
         self._fleet = FleetCollector(each_device=each_device)
         registry.register(self._fleet)
 
@@ -133,5 +141,6 @@ class Metrics:
         for status, count in standing.sessions.items():
             self._sessions.labels(status).set(count)
         self._erasures.set(standing.erasures)
+        self._overdue.set(standing.erasures_overdue)
         self._fleet.figures = standing.fleet
         return generate_latest(self._registry)
