@@ -70,7 +70,7 @@ def mail_resume(*, tenant: str, mode: str, device_id: str) -> Work:
 @of_environment
 @on_store
 def mail_bundle(*, tenant: str, mode: str) -> Work:
-    """Print a trust bundle of all keys that count now; edit it and give it to `mail send`."""
+    """Print a trust bundle of all keys that count now; with --json, a file to edit for `mail send`."""
     from cloud_client.reference_server.ops import mail_send as sending
 
     return lambda tx, vault, now_ms: sending.trust_bundle(tx, vault, environment_of(tenant, mode), now_ms)

@@ -247,6 +247,8 @@ def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
     assert palmctl("config", "show")["attempts"] == 2
     body.write_text(json.dumps(palmctl("mail", "bundle")))
     assert palmctl("mail", "send", *words)["seq"] == 3
+    # Without --json the bundle is for reading, and nothing that `mail send` takes.
+    assert "with --json" in CliRunner().invoke(command, ["mail", "bundle", "--help"]).output
     del where[2:6]
     assert palmctl("factory-ca", "list") == {"data": []}
 
