@@ -247,7 +247,10 @@ def _check_device(device: JsonObject, asked: RegistrationFacts, keys: KeyStore) 
     expected = {"kind": KIND, "status": "active", "gate_id": asked.gate_id, "dbd_id": asked.dbd_id}
     for name, value in expected.items():
         if device.get(name) != value:
-            raise TrustError(f"the service registered other facts than requested: device.{name} differs")
+            raise TrustError(
+                f"the service registered other facts than requested: device.{name} differs; to move a device "
+                "run `palmctl factory-reset`, have it revoked, then provision it with a new token"
+            )
     listed = [item for item in members.array(device, "keys", 0, 64) if isinstance(item, dict)]
     registered = [(item.get("purpose"), item.get("kid")) for item in listed]
     if not all(own in registered for own in (("verdict", keys.verdict.kid), ("http", keys.http.kid))):
@@ -331,9 +334,7 @@ def own_keys(config: DeviceConfig) -> tuple[KeyStore, bool]:
     return KeyStore.create(config.keys_dir) if keys_made else open_stored(config.keys_dir), keys_made
 
 
-def pin(
-    config: DeviceConfig, config_path: Path, keys: KeyStore, earlier: Trust | None, trust: Trust
-) -> None:
+def pin(config: DeviceConfig, config_path: Path, keys: KeyStore, earlier: Trust | None, trust: Trust) -> None:
     """Write the journal of new keys, the trust, and the configuration, which completes it.
 
     The journal names the device, so it is made once the service has registered the keys under that name: a

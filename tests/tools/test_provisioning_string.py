@@ -277,6 +277,19 @@ def test_a_device_with_another_root_is_not_moved(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_device_is_not_moved_by_another_string(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(tmp_path, "--string-stdin", service.string("gate-moved"), monkeypatch)[0] == 0
+    pinned = [tmp_path / name for name in ("etc/device.toml", "state/trust.json")]
+    before = [path.read_bytes() for path in pinned]
+    elsewhere = service.string("gate-moved", "--gate-id", "gate-9")
+    code, said = refused(tmp_path, "--string-stdin", elsewhere, monkeypatch)
+    assert code == 1 and "device.gate_id differs" in said
+    assert "to move a device run `palmctl factory-reset`" in said
+    assert [path.read_bytes() for path in pinned] == before
+
+
 def test_a_server_of_another_authority_is_not_believed(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
