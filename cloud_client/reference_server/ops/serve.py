@@ -238,7 +238,7 @@ def build(
     """
     store, vault = data.open(now_ms())
     store.close()
-    service = Service(vault, now_ms, PalmIndex(), Waiters(), StoreHealth(data.database))
+    service = Service(vault, now_ms, PalmIndex(), Waiters(), StoreHealth())
     async_store = AsyncStore(data.database)
     limiter: Limiter
     if async_store.engine == "sqlite":

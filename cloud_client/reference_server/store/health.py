@@ -1,20 +1,18 @@
 """Whether the service can do its work: the store reads, and takes writes.
 
 A full disk, or a file system that has become read-only, refuses writes while every read still answers. So a
-row is really written: when the health is asked for, at most every ``EVERY_S``. A SQLite file that was
-deleted under the server takes writes that are lost; so its path is checked too.
+row is really written: when the health is asked for, at most every ``EVERY_S``.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import UNLOCKED, Database, Tx
+from cloud_client.reference_server.store.base import UNLOCKED, Tx
 
 log = logging.getLogger("palm.cloud")
 
@@ -25,11 +23,7 @@ WAITS_S: Final = 2.0
 class StoreHealth:
     """The outcome of the last look at the store; used on the loop."""
 
-    def __init__(
-        self, database: Database | None = None, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._path = database if isinstance(database, Path) else None
-        self._file = self._found()
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._looking: asyncio.Task[None] | None = None
         self._looked_s = float("-inf")
@@ -49,8 +43,6 @@ class StoreHealth:
     async def _look(self, store: AsyncStore) -> None:
         was, wrong = self._wrong, None
         try:
-            if self._found() != self._file:
-                raise StoreUnavailable("database: its file was deleted or replaced; restart the server")
             await store.read_aside(lambda tx: tx.scalar("SELECT count(*) FROM tenants"))
             await store.write(_write, lock=UNLOCKED)
         except StoreUnavailable as error:
@@ -62,14 +54,6 @@ class StoreHealth:
         self._wrong = wrong
         if wrong != was:
             log.warning("the store takes %s", "writes again" if wrong is None else f"no writes: {wrong}")
-
-    def _found(self) -> tuple[int, int] | None:
-        """Which file is where the database is."""
-        try:
-            found = None if self._path is None else self._path.stat()
-        except OSError:
-            return None
-        return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _write(tx: Tx) -> None:

@@ -59,6 +59,8 @@ class SqliteStore(CloudStore):
             ):
                 self._connection.execute(f"PRAGMA {pragma}")
         self._durable = True
+        self._path = path
+        self._file = _which(path)
 
     def close(self) -> None:
         """Close; the log is left empty when no one else has it open."""
@@ -76,6 +78,9 @@ class SqliteStore(CloudStore):
             tx = Tx(self._connection.execute)
             try:
                 yield tx
+                # A file that was deleted or replaced under the server takes writes that are lost.
+                if _which(self._path) != self._file:
+                    raise StoreUnavailable("database: its file was deleted or replaced; restart the server")
                 self._connection.execute("COMMIT")
             except BaseException:
                 # A full disk may already have rolled back.
@@ -157,6 +162,15 @@ class SqliteStore(CloudStore):
         """A number that changes when another connection, of this process or another, has committed."""
         with _as_unavailable():
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """Which file is there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _OURS: Final = (sqlite3.IntegrityError, sqlite3.ProgrammingError)

@@ -3,6 +3,8 @@
 import ast
 import re
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S,
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
+from tests.cloud_client.server.server_database import ENGINE
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
 from tests.cloud_client.server.server_process import Running
 
@@ -87,6 +90,31 @@ def test_health_looks_at_the_store(own_cloud: Cloud, monkeypatch: pytest.MonkeyP
     assert desk.get("/operator/sign-in").status_code == 200
     # Browsers send the cookies of whatever else serves this host.
     assert desk.get("/operator/sign-in", headers={"Cookie": "a/b=1; {=}; ;="}).status_code == 200
+
+
+@pytest.mark.skipif(ENGINE != "sqlite", reason="about SQLite's file")
+def test_a_database_file_that_is_replaced_takes_nothing_more(
+    own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a backup is put in place under a server that runs: what it answered to would be lost."""
+    monkeypatch.setattr(health, "EVERY_S", 0)
+    desk, partner = Desk(own_cloud), own_cloud.new_tenant().partner()
+    person = partner.person()["subject_id"]
+    file = own_cloud.data.database
+    assert isinstance(file, Path)
+    copy = file.with_name("backup.db")
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    for name in ("cloud.db", "cloud.db-wal", "cloud.db-shm"):
+        file.with_name(name).unlink()
+    copy.rename(file)
+    refused = partner.send("POST", "/v1/subjects", {"external_ref": "lost"})
+    assert (refused.status_code, refused.json()["code"]) == (503, "service_unavailable")
+    assert partner.send("DELETE", f"/v1/subjects/{person}").status_code == 503
+    assert desk.get("/healthz").status_code == 503
+    own_cloud.restart()
+    assert partner.send("GET", f"/v1/subjects/{person}").status_code == 200
+    assert partner.send("POST", "/v1/subjects", {"external_ref": "kept"}).status_code == 201
 
 
 def test_health_outlives_a_table_that_is_lost(own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

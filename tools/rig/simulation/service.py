@@ -165,7 +165,7 @@ class RunningService:
         self.now_ms = now_ms
         self.vault = Vault.open(folder / "secrets")
         self.store = InlineStore(connect_store(folder / "cloud.db"))
-        service = Service(self.vault, now_ms, PalmIndex(), Waiters(), StoreHealth(folder / "cloud.db"))
+        service = Service(self.vault, now_ms, PalmIndex(), Waiters(), StoreHealth())
         self.api = Api(service, self.store, LocalLimiter(monotonic_s))
 
     async def follow_changes(self) -> None:
