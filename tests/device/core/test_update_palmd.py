@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cloud_client.contract import MAX_CHUNK_BYTES
 from device.platform.ipc import ask_core
 from device.updates.manifest import Manifest
 from device.updates.state import UpdateState
@@ -32,7 +33,7 @@ from tests.device.updates.update_setting import (
     signed,
 )
 from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
-from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies, republish, write_release
+from tools.cloud.pack_release import chunk_bodies, republish, write_release
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
@@ -45,7 +46,7 @@ def updates(device: Device) -> dict[str, Any]:
 
 
 def manifest(device: Device, payload: bytes, release_seq: int) -> JsonObject:
-    return signed(release(payload, release_seq, chunk_bytes=CHUNK_BYTES), device.board.root_key)
+    return signed(release(payload, release_seq, chunk_bytes=MAX_CHUNK_BYTES), device.board.root_key)
 
 
 def epoch_page(device: Device, epoch: int, model_id: str) -> JsonObject:
@@ -65,7 +66,7 @@ async def mailed(validator: Validator, device: Device, seq: int, type_: str, bod
 def test_kills_while_a_release_comes_from_a_stick_lose_nothing(device: Device) -> None:
     payload = model_payload(shipped_id())
     wrapper = manifest(device, payload, 7)
-    chunks = [payload[start : start + CHUNK_BYTES] for start in range(0, len(payload), CHUNK_BYTES)]
+    chunks = [payload[start : start + MAX_CHUNK_BYTES] for start in range(0, len(payload), MAX_CHUNK_BYTES)]
     rng = random.Random(7)
 
     def hand_over(upto: int) -> None:

@@ -5,13 +5,14 @@ import time
 from pathlib import Path
 from threading import Event
 
+from cloud_client.contract import MAX_CHUNK_BYTES
 from device.platform.ipc import ask_core
 from device.updates.manifest import ReleaseKind
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
-from tools.cloud.pack_release import CHUNK_BYTES, manifest_obj
+from tools.cloud.pack_release import manifest_obj
 
 _HOUR_MS = 3_600_000
 
@@ -47,7 +48,7 @@ def feed_update(
         for index in range(obj["chunk_count"]):
             if stop.is_set():
                 break
-            chunk = payload[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+            chunk = payload[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES]
             ask_core(
                 control_socket,
                 "update.chunk",
