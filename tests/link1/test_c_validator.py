@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from types import UnionType
 from typing import Any
 
@@ -325,6 +326,24 @@ def test_what_cannot_be_read_is_answered_about_its_type_and_an_error_never(setti
                     "resolve",
                     "unsupported_version" if b"2" in member else "malformed",
                 )
+
+    asyncio.run(story())
+
+
+def test_it_asks_a_device_that_serves_no_one_once_a_second(setting: Setting) -> None:
+    async def story() -> None:
+        async with setting.joined() as (device, validator):
+            await device.saw(ReadyReceived)
+            device.end.send_status(device_status(serving=False))
+            device.pump.kick()
+            await validator.told("status", lambda line: line["detail"] == "not serving", within_s=WITHIN_S)
+            ended_at = []
+            for _ in range(3):
+                received: RequestReceived = await device.saw(RequestReceived)
+                ended_at.append(monotonic())
+                device.end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, received.request.txn_id)
+                device.pump.kick()
+            assert ended_at[2] - ended_at[0] > 1.9
 
     asyncio.run(story())
 

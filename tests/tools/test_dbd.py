@@ -36,6 +36,7 @@ from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
+from tests.link1.cable import device_status
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
@@ -53,7 +54,10 @@ def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str
 class ScriptedDevice:
     """A device end that answers the nth request with the nth of `results`; None lets it expire."""
 
-    def __init__(self, path: str, validator: SigningKey, results: list[VerdictResult | None]) -> None:
+    def __init__(
+        self, path: str, validator: SigningKey, results: list[VerdictResult | None], *, serving: bool
+    ) -> None:
+        self._serving = serving
         self._results = iter(results)
         self._seq = 0
         self._prev_ref = "0" * 32
@@ -71,6 +75,7 @@ class ScriptedDevice:
     def _on_event(self, event: object) -> None:
         if isinstance(event, Proven):
             self.proven += 1
+            self._end.send_status(device_status(serving=self._serving))
         if isinstance(event, RequestReceived):
             result = next(self._results, None)
             if result is None:
@@ -116,14 +121,14 @@ class ScriptedDevice:
 
 
 def simulate(
-    tmp_path: Path, results: list[VerdictResult | None], *more: str
+    tmp_path: Path, results: list[VerdictResult | None], *more: str, serving: bool = True
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Run the simulator against a scripted device; its exit code, its lines, its stderr."""
     key_file = tmp_path / "dbd.key"
     key = read_key(key_file) if key_file.exists() else create_key(key_file)
 
     async def scenario(cable: PtyPair) -> tuple[int, bytes, bytes]:
-        device = asyncio.create_task(ScriptedDevice(cable.left, key, results).pump.run())
+        device = asyncio.create_task(ScriptedDevice(cable.left, key, results, serving=serving).pump.run())
         process = await asyncio.create_subprocess_exec(
             *PALMCTL,
             *("dbd", "simulate", "--port", cable.right, "--device-pub-b64", DEVICE_KEY.public.b64),
@@ -179,6 +184,12 @@ def test_without_a_device_at_the_other_end_it_is_exit_3(tmp_path: Path, passages
     assert shown.returncode == 3
     (line,) = [json.loads(text) for text in shown.stdout.splitlines()]
     assert "there is no such port" in line["detail"]
+
+
+def test_a_device_that_serves_no_one_is_asked_once_a_second(tmp_path: Path) -> None:
+    code, lines, _ = simulate(tmp_path, [], "--passages", "1", "--timeout-s", "3", serving=False)
+    assert code == 1
+    assert 1 <= sum(line.get("event") == "request_ended" for line in lines) <= 4
 
 
 def test_an_expired_request_is_followed_by_another(tmp_path: Path) -> None:

@@ -1642,7 +1642,7 @@ static bool validator_idle(void)
 static int cable_fd = -1;
 static const char *state_path;
 static unsigned long passages_left;
-static bool count_passages, manual;
+static bool count_passages, manual, device_serves = true;
 static uint32_t ttl_ms = 15000;
 static uint64_t turn_at_ms, ask_at_ms, bye_ms; /* bye_ms: leave when all is said, and by then */
 static int turn_place = -1;
@@ -1773,8 +1773,12 @@ static void port_told(enum news what, const char *word, const struct answer *a)
     }
     if (what == PASSAGE)
         passages_left -= passages_left > 0;
-    if (what == REQUEST_ENDED) /* after an error that a new request does not cure, not at once */
-        ask_at_ms = port_now_ms() + (strcmp(word, "expired") == 0 || strcmp(word, "no_answer") == 0 ? 0 : 1000);
+    if (what == STATUS)
+        device_serves = strcmp(word, "serving") == 0;
+    if (what == REQUEST_ENDED) { /* not at once where a new request cures nothing */
+        const bool in_vain = strcmp(word, "expired") != 0 && strcmp(word, "no_answer") != 0;
+        ask_at_ms = port_now_ms() + (in_vain || !device_serves ? 1000 : 0);
+    }
     fflush(stdout);
 }
 

@@ -114,6 +114,7 @@ class Simulator:
         self._done = asyncio.Event()
         self._stopped = asyncio.Event()
         self._port_error = ""
+        self._device_serves = True
         self.met_device = False
         """True once a device has proven who it is."""
 
@@ -175,7 +176,10 @@ class Simulator:
             case RequestSent():
                 self._asked_ns = time.monotonic_ns()
             case RequestEnded(_, why):
-                self._arm_later(0.0 if why in ("expired", "no_answer") else REARM_AFTER_ERROR_S)
+                at_once = self._device_serves and why in ("expired", "no_answer")
+                self._arm_later(0.0 if at_once else REARM_AFTER_ERROR_S)
+            case StatusReceived(status):
+                self._device_serves = status.serving
             case VerdictAnswered():
                 self._on_verdict(event)
             case PassageReported(_, verdict_ref, passed, cause):
