@@ -9,7 +9,7 @@ import re
 from typing import Any, Final
 
 from cloud_client.reference_server.contract.bodies import RegisterDevice, read_model
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import registration
 from cloud_client.reference_server.domain.tenancy.callers import Environment, ProvisioningCaller
@@ -59,6 +59,10 @@ def answer_request(
     except Problem as problem:
         if problem.errors:
             raise _outside_contract(problem) from None
+        if problem.code is ProblemCode.UNAUTHENTICATED:
+            raise OperatorError(
+                "the request is not what its device signed: it was changed or damaged; have it made again"
+            ) from None
         raise OperatorError(
             f"the registration is refused ({problem.code}): the device_id is active with other keys, or its "
             "keys are known elsewhere; revoke the old device first, or have the device reset"

@@ -216,6 +216,17 @@ def test_the_operator_takes_in_the_device_that_was_looked_at(stick: Stick) -> No
     assert json.loads(stick.file.read_bytes())["type"].endswith("request")
 
 
+def test_a_request_that_was_changed_on_its_way_is_said_to_be_so(stick: Stick) -> None:
+    """Nothing is active with other keys: no device is to be revoked for it."""
+    kid = stick.request()["verdict_key"]["kid"]
+    request = json.loads(stick.file.read_bytes())
+    request["body"]["gate_id"] = "g8"
+    stick.file.write_text(json.dumps(request))
+    done = stick.create(kid)
+    assert done.exit_code == 1 and "not what its device signed" in done.stderr
+    assert "revoke" not in done.stderr
+
+
 @pytest.mark.parametrize("kid", ["0" * 32, "12"])
 def test_another_root_is_not_believed(stick: Stick, kid: str) -> None:
     stick.answer()
