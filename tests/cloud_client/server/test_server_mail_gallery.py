@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
@@ -16,6 +17,7 @@ from link1.canonical import JsonObject
 from tests.cloud_client.server.mail_harness import Mailbox, MailedGallery
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, vector
 from tests.cloud_client.server.test_server_gallery import fill, keys_of
+from tests.cloud_client.server.test_server_mail_send import BUNDLE, MANIFEST, send
 
 DELTAS, PAGE, HEAD = "svc.gallery.deltas", "svc.gallery.snapshot.page", "svc.gallery.head"
 
@@ -241,6 +243,31 @@ def test_a_revoked_device_gets_no_more_of_the_gallery(
     partner.post(f"{mail.path}/revoke", {"reason": "stolen"}, 200)
     receipt, wipe = "svc.post.receipt", "svc.device.revoke"
     assert [kind for kind, _ in mail.fetch(partner)] == [receipt, wipe, receipt, wipe, wipe]
+
+
+def test_what_a_revoked_device_refuses_is_not_in_the_way_of_its_wipe(
+    tenant: Tenant, partner: Partner, mail: Mailbox
+) -> None:
+    """Its reports no longer count, so nothing else would ever come under the seq that it refuses."""
+    config = device_config.FIRST_CONFIG | {"config_seq": 2}
+    chunk = {"release_seq": 1, "index": 0, "data_b64": "YWJj"}
+    sent = {"svc.config": config, "svc.update.manifest": MANIFEST, "svc.update.chunk": chunk}
+    bundle, wipe = "svc.trust.bundle", "svc.device.revoke"
+    for kind, obj in {**sent, bundle: BUNDLE}.items():
+        send(tenant, kind, obj, mail.device.device_id)
+    partner.post(f"{mail.path}/revoke", {"reason": "stolen"}, 200)
+    # A bundle may bring the key that the wipe is signed by.
+    assert [kind for kind, _ in mail.fetch(partner)] == [wipe, wipe, wipe, bundle, wipe]
+
+
+def test_a_bundle_that_was_refused_gives_way_to_the_wipe(
+    tenant: Tenant, partner: Partner, mail: Mailbox
+) -> None:
+    send(tenant, "svc.trust.bundle", BUNDLE, mail.device.device_id)
+    mail.hand_in(partner, mail.report(refused=[{"seq": 1, "code": "untrusted"}]))
+    partner.post(f"{mail.path}/revoke", {"reason": "stolen"}, 200)
+    receipt, wipe = "svc.post.receipt", "svc.device.revoke"
+    assert [kind for kind, _ in mail.fetch(partner)] == [wipe, receipt, wipe, wipe]
 
 
 def test_a_refused_page_is_answered_anew(

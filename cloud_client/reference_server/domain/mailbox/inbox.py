@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.reference_server.domain.mailbox.kinds import FRESHNESS_SQL, InboxMail
+from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -24,6 +24,7 @@ from link1.sealed import SERVICE_ID, seal_record
 MOST_LOST: Final = 1_000_000
 """Records that a restore may have lost of an inbox: no device can name a seq that ends its own."""
 KEEP_ACKNOWLEDGED_MS: Final = 30 * 24 * 3600 * 1000
+_BEFORE_A_WIPE: Final = (MailKind.POST_RECEIPT.value, MailKind.TRUST_BUNDLE.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +101,19 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now
 
 
 def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> None:
-    """The device is revoked: the order to wipe is posted at once, and no more of the gallery.
+    """The device is revoked: the order to wipe is posted at once, and takes the place of what is before it.
 
-    The wipe also takes the place of every record that would still bring palms or keep those it has fresh.
+    Its reports no longer count, so a record that it refuses would be in the way of the order for good. Only
+    what no device refuses stays: receipts, and a bundle, which may bring the key that the order is signed by.
     """
+    refused = {item["seq"] for item in json.loads(box_of(tx, device)["refused"])}
     for row in tx.all(
-        f"""SELECT seq FROM inbox
-            WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL
-              AND kind IN ({FRESHNESS_SQL})""",  # noqa: S608 - fixed words only
+        """SELECT seq, kind FROM inbox
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL""",
         **_of(device),
     ):
-        replace(tx, vault, device, row["seq"], mail, now_ms=now_ms)
+        if row["kind"] not in _BEFORE_A_WIPE or row["seq"] in refused:
+            replace(tx, vault, device, row["seq"], mail, now_ms=now_ms)
     post(tx, vault, device, mail, now_ms=now_ms)
 
 

@@ -34,9 +34,6 @@ class MailKind(StrEnum):
 PALMS_SQL: Final = ", ".join(f"'{kind.value}'" for kind in MailKind if kind.is_gallery)
 """The kinds that carry palms, as a list in SQL."""
 
-FRESHNESS_SQL: Final = f"{PALMS_SQL}, '{MailKind.GALLERY_HEAD.value}'"
-"""And with them the heads: whatever keeps a gallery fresh."""
-
 
 @dataclass(frozen=True, slots=True)
 class InboxMail:
