@@ -403,7 +403,13 @@ FAULTS: Final = (
     ),
     PlantedFault("a verdict that has its decision is not found again", memory.DeskMemory, "find", _nothing),
     PlantedFault("a cancelled request still opens", desk.ValidatorDesk, "cancel", _cancelled_stays_open),
-    PlantedFault("the time for a verdict is a minute too long", desk, "LATE_AFTER_TTL_MS", _constant(62_000)),
+    PlantedFault(
+        "the time for a verdict is a minute too long",
+        desk,
+        "LATE_AFTER_TTL_MS",
+        _constant(62_000),
+        first_seed=41,
+    ),
     PlantedFault("a decision_seq is given twice", memory.DeskMemory, "with_decision", _same_decision_seq),
     PlantedFault(
         "every fifth decision is acknowledged and dropped",
