@@ -140,14 +140,6 @@ class OpenOutcomes:
             entry.life.step(Trigger.PASSAGE)
             del self._open[verdict_ref]
 
-    def disowned(self, verdict_refs: tuple[str, ...]) -> None:
-        """The validator will never act on these: no answer is awaited any more."""
-        for verdict_ref in verdict_refs:
-            entry = self._open.get(verdict_ref)
-            if entry is not None and entry.life.state is State.SENT:
-                entry.life.step(Trigger.TIMEOUT)
-                del self._open[verdict_ref]
-
     def tick(self, now_ms: int) -> list[Effect]:
         late = [
             ref
@@ -294,8 +286,11 @@ class AfterVerdict:
         return [record, *answered]
 
     def unknown(self, verdict_refs: tuple[str, ...]) -> list[Effect]:
-        """The validator has not acted on these verdicts and never will."""
-        self._outcomes.disowned(verdict_refs)
+        """The validator has not acted on these verdicts and never will.
+
+        Their time goes on. Where the disk refuses to record this, the missing answer is recorded then: asked
+        again, a validator may have forgotten.
+        """
         effects: list[Effect] = [RecordDisowned(verdict_refs)]
         for verdict_ref in verdict_refs:
             effects += self._round.answered(verdict_ref)

@@ -14,7 +14,7 @@ from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.trust.trust import Pinned
 from device.values.transactions import TxnMemory
-from link1.events import CancelReceived, DecisionReceived, Down
+from link1.events import CancelReceived, DecisionReceived, Down, UnknownReceived
 from link1.link_states import DownReason
 from link1.objects import Decision, GalleryMark
 from link1.signed import Kind, sign_object
@@ -116,6 +116,32 @@ def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_somethin
                 await gate.finish()
             assert HealthWord.STORE_FAULT in gate.health.words
             gate.journal_is_back()
+            await gate.finish()
+            await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
+            (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
+            assert items[0]["outcome_unknown"] is True
+
+    asyncio.run(story())
+
+
+def test_so_is_an_unknown_of_the_validators_that_the_disk_refused(tmp_path: Path) -> None:
+    """The validator may have forgotten it when it is asked again."""
+    mailed = Mailed(tmp_path)
+    log = tmp_path / "journal.db-wal"
+
+    async def story() -> None:
+        async with mailed.running() as living:
+            gate = gate_of(living)
+
+            received = await one_verdict(mailed, living, gate)
+            with no_file_may_grow_beyond(log.stat().st_size):
+                gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
+                await gate.finish()
+            assert HealthWord.STORE_FAULT in gate.health.words
+            gate.journal_is_back()
+            await gate.finish()
+            living.clock.now_ms += POLICY.decision_timeout_ms
+            gate.tick()
             await gate.finish()
             await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
             (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
