@@ -74,9 +74,11 @@ class Attestations:
             return
         _log.info("the service has verified the attestation of this device's keys")
         now_ms = self.clock.wall_ms()
-        self._attested_at_ms, self._wanted = now_ms, False
-        self._look(now_ms)
-        await asyncio.to_thread(attestation.note_attested, self.state_dir, self.keys, now_ms)
+        try:  # first on the disk: a program that starts again knows what health has said
+            await asyncio.to_thread(attestation.note_attested, self.state_dir, self.keys, now_ms)
+        finally:
+            self._attested_at_ms, self._wanted = now_ms, False
+            self._look(now_ms)
 
     def _rest(self) -> None:
         self._not_before_ms = self.clock.monotonic_ms() + AFTER_FAILURE_MS
