@@ -36,7 +36,7 @@ class Trigger(StrEnum):
     DECISION = "a decision without a passage to follow"
     DECISION_ACTUATED = "a decision that was acted upon, with a turn sensor"
     PASSAGE = "the turn sensor has reported"
-    TIMEOUT = "the next answer does not arrive in time, or the validator says it never will"
+    TIMEOUT = "the next answer does not arrive in time"
 
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {

@@ -174,7 +174,7 @@ class BatchSize:
 
 class Reachability:
     """Derives from all requests whether the service is reachable, and reports changes. What the core refuses
-    of its answers is part of it: a service that answers well and signs with an unknown key serves nobody."""
+    of its answers is part of it: a service that answers well and signs with an unknown key is of no use."""
 
     def __init__(self) -> None:
         self.known = False

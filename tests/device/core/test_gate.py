@@ -98,10 +98,12 @@ async def busy_journal(living: Living) -> AsyncIterator[None]:
         await waiting
 
 
+@pytest.mark.parametrize("said", [False, True], ids=["no answer", "unknown"])
 def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_something_again(
-    tmp_path: Path,
+    tmp_path: Path, said: bool
 ) -> None:
-    """Mail carries no verdict whose answer is still awaited, and only the device knows that none came."""
+    """Mail carries no verdict whose answer is still awaited. Only the device knows that none came; and a
+    validator that has said `unknown` may have forgotten when it is asked again."""
     mailed = Mailed(tmp_path)
     log = tmp_path / "journal.db-wal"
 
@@ -109,40 +111,22 @@ def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_somethin
         async with mailed.running() as living:
             gate = gate_of(living)
 
-            await one_verdict(mailed, living, gate)
-            with no_file_may_grow_beyond(log.stat().st_size):
+            async def time_is_over() -> None:
                 living.clock.now_ms += POLICY.decision_timeout_ms
                 gate.tick()
                 await gate.finish()
-            assert HealthWord.STORE_FAULT in gate.health.words
-            gate.journal_is_back()
-            await gate.finish()
-            await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
-            (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
-            assert items[0]["outcome_unknown"] is True
-
-    asyncio.run(story())
-
-
-def test_so_is_an_unknown_of_the_validators_that_the_disk_refused(tmp_path: Path) -> None:
-    """The validator may have forgotten it when it is asked again."""
-    mailed = Mailed(tmp_path)
-    log = tmp_path / "journal.db-wal"
-
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
 
             received = await one_verdict(mailed, living, gate)
             with no_file_may_grow_beyond(log.stat().st_size):
-                gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
-                await gate.finish()
+                if said:
+                    gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
+                    await gate.finish()
+                else:
+                    await time_is_over()
             assert HealthWord.STORE_FAULT in gate.health.words
             gate.journal_is_back()
             await gate.finish()
-            living.clock.now_ms += POLICY.decision_timeout_ms
-            gate.tick()
-            await gate.finish()
+            await time_is_over()
             await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
             (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
             assert items[0]["outcome_unknown"] is True

@@ -120,7 +120,7 @@ def provision(
     if root_kid is not None and offline_bundle is None:
         raise click.UsageError(
             "--root-kid goes with an answer in FILE (--offline-bundle); a provisioning string names the root "
-            "itself, and --server trusts the one that the service shows"
+            "itself, and --server trusts the root that the service shows"
         )
     with _lossless():
         if string_stdin or string_camera:

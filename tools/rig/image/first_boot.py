@@ -56,7 +56,7 @@ def main() -> int:
         print(f"palm-access: the boot partition cannot be used: {error}", flush=True)
     # At boot, the daemons' units start only where the gate is provisioned already.
     subprocess.run(["systemctl", "start", "--no-block", "palmd", "palm-syncd"], check=False)
-    # With the key for the validator: nobody can log in to ask for it.
+    # With the key for the validator: no one can log in to ask for it.
     say(f"{made}PROVISIONED. This gate starts by itself; palmctl status and palmctl doctor say how it is.")
     return 0
 
