@@ -45,7 +45,8 @@ MAX_CANCELS_ASKING: Final = MAX_REFS
 """With so many waiting a `cancel` is dropped: it is unsigned, so an attacker in the cable can forge any
 number, and what is signed keeps its room."""
 MAX_UNKEPT: Final = 1_024
-"""Ends of requests and missing answers that wait until the journal can be written; the oldest go first."""
+"""Ends of requests, answers and missing answers that wait until the journal can be written; the oldest go
+first."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,8 +105,8 @@ class Gate:
         """Since the start: `verdicts.DECISION.RESULT`, `pad.fail`, `cable.resets`."""
         # The journal's thread does their work in the order of the calls.
         self._tasks = RunningTasks(self.cannot_go_on)
-        self._unkept: deque[Callable[[], bool]] = deque(maxlen=MAX_UNKEPT)
-        """What the journal could not record, and only this device knows."""
+        self._unkept: dict[tuple[str, str], Callable[[], bool]] = {}
+        """What the journal could not record, by kind and reference: the validator may forget what it said."""
         self._session = 0
         self._asking = 0
         """Messages that wait for the journal's memory."""
@@ -149,8 +150,7 @@ class Gate:
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
     def journal_is_back(self) -> None:
-        """Answers that arrived while the journal could not be written are asked for again. That none came in
-        time, and that a request ended, only the device knows."""
+        """What could not be recorded is recorded now; what was lost all the same is asked for again."""
         self._tasks.start(self._keep_what_waits())
         self._ask_again()
 
@@ -361,13 +361,16 @@ class Gate:
             case effects.RememberEnd():
                 self._tasks.start(self._remember_end(effect))
             case effects.RecordDecision(ref, wrapper, awaits):
-                self._record(lambda: self.journal.record_decision(ref, wrapper, awaits_passage=awaits))
+                self._record(
+                    ("decision", ref),
+                    lambda: self.journal.record_decision(ref, wrapper, awaits_passage=awaits),
+                )
             case effects.RecordPassage(ref, wrapper):
-                self._record(lambda: self.journal.record_passage(ref, wrapper))
+                self._record(("passage", ref), lambda: self.journal.record_passage(ref, wrapper))
             case effects.RecordOutcomeUnknown(ref):
-                self._tasks.start(self._keep_later(lambda: self.journal.record_outcome_unknown(ref)))
+                self._record(("no answer", ref), lambda: self.journal.record_outcome_unknown(ref))
             case effects.RecordDisowned(refs):
-                self._record(lambda: self.journal.record_disowned(refs))
+                self._tasks.start(self._keep(lambda: self.journal.record_disowned(refs)))
             case effects.RecordEvidence():
                 self._take_evidence(effect)
             case effects.ListOpen():
@@ -376,11 +379,14 @@ class Gate:
                 assert_never(effect)
 
     async def _remember_end(self, end: effects.RememberEnd) -> None:
-        await self._keep_later(lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code))
+        await self._keep_later(
+            ("end", end.txn_id),
+            lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code),
+        )
         self._do(self._engine.end_remembered(end.txn_id))
 
-    def _record(self, work: Callable[[], None]) -> None:
-        self._tasks.start(self._keep(work))
+    def _record(self, about: tuple[str, str], work: Callable[[], bool]) -> None:
+        self._tasks.start(self._keep_later(about, work))
 
     def _take_evidence(self, evidence: effects.RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so
@@ -434,17 +440,18 @@ class Gate:
         self.news_for_upload()
         return result
 
-    async def _keep_later(self, work: Callable[[], bool]) -> None:
+    async def _keep_later(self, about: tuple[str, str], work: Callable[[], bool]) -> None:
         """Do `work` in the journal; after a failure, again when the journal is back."""
         if await self._keep(work) is None:
-            self._unkept.append(work)
+            self._unkept[about] = work
+            if len(self._unkept) > MAX_UNKEPT:
+                del self._unkept[next(iter(self._unkept))]
 
     async def _keep_what_waits(self) -> None:
         """One at a time, so that no verdict waits behind all of them."""
-        waiting = list(self._unkept)
-        self._unkept.clear()
-        for work in waiting:
-            await self._keep_later(work)
+        waiting, self._unkept = self._unkept, {}
+        for about, work in waiting.items():
+            await self._keep_later(about, work)
 
     def _store_failed(self, error: JournalError) -> None:
         _log.error("%s", error)

@@ -196,8 +196,9 @@ class Journal:
 
     # Outcomes of verdicts
 
-    def record_decision(self, ref: str, wrapper: JsonObject, *, awaits_passage: bool) -> None:
-        """Record the validator's decision on verdict `ref`; the first one is kept. Raises JournalError.
+    def record_decision(self, ref: str, wrapper: JsonObject, *, awaits_passage: bool) -> bool:
+        """Record the validator's decision on verdict `ref`. Returns whether it was: only the first is, and
+        none on a destroyed verdict. Raises JournalError.
 
         `awaits_passage`: the gate acted upon it and a turn sensor will report the passage.
         """
@@ -206,21 +207,20 @@ class Journal:
                 self._revise(verdict.seq, decided=1, unknown=0)
                 awaits_passage = awaits_passage and not self._rows.has_answer(Kind.PASSAGE, verdict.seq)
                 self._set(verdict.seq, "open", awaits_passage)
+        return verdict is not None
 
-    def record_passage(self, ref: str, wrapper: JsonObject) -> None:
-        """Record the turn sensor's report on verdict `ref`; the first one is kept. Raises JournalError."""
+    def record_passage(self, ref: str, wrapper: JsonObject) -> bool:
+        """Record the turn sensor's report on verdict `ref`; the rest as with a decision."""
         with self._rows.transaction():
             if (verdict := self._answered(Kind.PASSAGE, ref, wrapper)) is not None:
                 self._revise(verdict.seq)
                 self._execute("UPDATE verdicts SET open = 0 WHERE seq = ? AND decided", (verdict.seq,))
+        return verdict is not None
 
     def _answered(self, kind: Kind, ref: str, wrapper: JsonObject) -> StoredVerdict | None:
         """The verdict, if this is the first answer of its kind to it."""
-        found = self._verdict_of(wrapper[kind.member]["txn_id"])
-        if found is None or found[1].ref != ref:
-            raise JournalError(f"a {kind.name.lower()} answers a verdict that the journal does not hold")
-        verdict = found[1]
-        if self._rows.has_answer(kind, verdict.seq):
+        _, verdict = self._verdict_of(wrapper[kind.member]["txn_id"]) or (None, None)
+        if verdict is None or verdict.ref != ref or self._rows.has_answer(kind, verdict.seq):
             return None
         self._rows.insert_answer(kind, verdict.seq, verdict.wrapper, wrapper)
         return verdict

@@ -98,12 +98,33 @@ async def busy_journal(living: Living) -> AsyncIterator[None]:
         await waiting
 
 
-@pytest.mark.parametrize("said", [False, True], ids=["no answer", "unknown"])
-def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_something_again(
-    tmp_path: Path, said: bool
+def decision_on(received: VerdictReceived) -> Decision:
+    """The validator opens; nothing says whether anyone passed."""
+    verdict = received.verdict
+    return Decision(
+        txn_id=verdict.txn_id,
+        gate_id=verdict.gate_id,
+        dbd_id=verdict.dbd_id,
+        nonce_b64=verdict.nonce_b64,
+        verdict_ref=received.verdict_ref,
+        reason="ok",
+        outcome="LIBERAR",
+        actuated=True,
+        decision_seq=1,
+        decided_at_ms=verdict.decided_at_ms,
+    )
+
+
+def decided(decision: Decision) -> DecisionReceived:
+    return DecisionReceived(decision, sign_object(Kind.DECISION, decision.to_obj(), VALIDATOR_KEY))
+
+
+@pytest.mark.parametrize("said", ["nothing", "unknown", "a decision"])
+def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_again(
+    tmp_path: Path, said: str
 ) -> None:
     """Mail carries no verdict whose answer is still awaited. Only the device knows that none came; and a
-    validator that has said `unknown` may have forgotten when it is asked again."""
+    validator that has answered may have forgotten when it is asked again."""
     mailed = Mailed(tmp_path)
     log = tmp_path / "journal.db-wal"
 
@@ -118,18 +139,22 @@ def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_somethin
 
             received = await one_verdict(mailed, living, gate)
             with no_file_may_grow_beyond(log.stat().st_size):
-                if said:
-                    gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
-                    await gate.finish()
-                else:
-                    await time_is_over()
+                match said:
+                    case "nothing":
+                        await time_is_over()
+                    case "unknown":
+                        gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
+                    case "a decision":
+                        gate.on_cable_event(decided(decision_on(received)))
+                await gate.finish()
             assert HealthWord.STORE_FAULT in gate.health.words
             gate.journal_is_back()
             await gate.finish()
             await time_is_over()
             await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
             (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
-            assert items[0]["outcome_unknown"] is True
+            outcome = "signed_decision" if said == "a decision" else "outcome_unknown"
+            assert items[0].keys() & {"signed_decision", "outcome_unknown"} == {outcome}
 
     asyncio.run(story())
 
@@ -181,20 +206,8 @@ def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed
         async with mailed.running() as living:
             gate = gate_of(living)
             received = await one_verdict(mailed, living, gate)
-            verdict, ref = received.verdict, received.verdict_ref
-            decision = Decision(
-                txn_id=verdict.txn_id,
-                gate_id=verdict.gate_id,
-                dbd_id=verdict.dbd_id,
-                nonce_b64=verdict.nonce_b64,
-                verdict_ref=ref,
-                reason="ok",
-                outcome="LIBERAR",
-                actuated=True,
-                decision_seq=1,
-                decided_at_ms=verdict.decided_at_ms,
-            )
-            wrapper = sign_object(Kind.DECISION, decision.to_obj(), VALIDATOR_KEY)
+            decision = decision_on(received)
+            wrapper = decided(decision).wrapper
             async with busy_journal(living):
                 for number in range(MAX_ASKING):
                     txn_id = f"f{number:031x}"
@@ -206,9 +219,9 @@ def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed
                 gate.on_cable_event(DecisionReceived(decision, wrapper))
             await gate.finish()
             await living.carry()
-            memory = await living.threads[0].do(lambda: living.journal.find_txn(verdict.txn_id))
+            memory = await living.threads[0].do(lambda: living.journal.find_txn(decision.txn_id))
             assert memory is not None and (memory.decision_ref is None) is signed
             asked = [e.verdict_refs for e in living.cable.right_events if isinstance(e, ResolveReceived)]
-            assert asked == ([(ref,)] if signed else [])
+            assert asked == ([(decision.verdict_ref,)] if signed else [])
 
     asyncio.run(story())

@@ -7,7 +7,7 @@ The service is a function inside httpx; what a real one does over a real network
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,10 +140,9 @@ async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
     try:
         yield told
     finally:
-        if not task.done():  # it ends by itself when the device is wiped
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        task.cancel()
+        with suppress(asyncio.CancelledError):  # a wiped device's lanes end by themselves
+            await task
         await client.close()
 
 
