@@ -146,7 +146,7 @@ def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
         assert released["name"] == NEW_MODEL
         wait_until("the model to wait", 120, lambda: updates()["model"]["waiting"] is not None)
         story.show_palm(somebody, "L", "accept")
-        palmctl("cloud", "epoch", "new", *cloud.place, "--model-id", NEW_MODEL)
+        palmctl("cloud", "epoch", "new", *cloud.place, "--model-id", NEW_MODEL, "--enrol-again")
         wait_until("the new epoch and its model", 60, lambda: knows(NEW_MODEL, 0))
         somebody = enrolled(cloud, desk, bento, "bento", NEW_MODEL)
         wait_until("the gate to know him", 60, lambda: knows(NEW_MODEL, len(bento)))

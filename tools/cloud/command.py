@@ -319,14 +319,17 @@ def epoch() -> None:
 
 
 @epoch.command("new")
-@click.option("--model-id", required=True, metavar="ID")
+@click.option("--model-id", metavar="ID", help="The model of its palms.  [default: the one in use]")
+@click.option("--enrol-again", is_flag=True, help="For another model: everyone has to enrol again.")
 @of_environment
 @on_store
-def epoch_new(*, tenant: str, mode: str, model_id: str) -> Work:
-    """Begin a gallery epoch made with a model; devices take it by snapshot."""
+def epoch_new(*, tenant: str, mode: str, model_id: str | None, enrol_again: bool) -> Work:
+    """Begin a gallery epoch; devices take it by snapshot."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now: operator.new_epoch(tx, environment_of(tenant, mode), model_id, now)
+    return lambda tx, _, now: operator.new_epoch(
+        tx, environment_of(tenant, mode), model_id, now, enrol_again=enrol_again
+    )
 
 
 @cloud.group()

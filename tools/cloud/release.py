@@ -79,7 +79,7 @@ def release_create(
     Follow with `palmctl cloud release rollout`, which offers it in waves. Where devices are named it is put
     into their inboxes at once (manifest first, then its chunks); --out writes a file for `palmctl update
     apply`. A model of another model_id takes effect together with a gallery epoch made with it: follow with
-    `palmctl cloud epoch new --model-id ID`.
+    `palmctl cloud epoch new --model-id ID --enrol-again`.
     """
     from cloud_client.reference_server.domain.devices import releases
     from cloud_client.reference_server.ops import commands as operator

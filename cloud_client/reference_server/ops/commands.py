@@ -292,11 +292,27 @@ def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: in
     return sessions.session_object(row, now_ms).plain()
 
 
-def new_epoch(tx: Tx, environment: Environment, model_id: str, now_ms: int) -> Printed:
-    """``epoch new``: devices take the gallery again, by snapshot."""
+def new_epoch(
+    tx: Tx, environment: Environment, model_id: str | None, now_ms: int, *, enrol_again: bool = False
+) -> Printed:
+    """``epoch new``: devices take the gallery again, by snapshot. ``model_id``: None for the one in use."""
     check_environment(tx, environment)
+    before = gallery_log.state_of_stream(tx, environment)
+    model_id = model_id or before.model_id
+    if model_id is None:
+        raise OperatorError("no device has registered here, so no model is in use: say which by --model-id")
     if not NAME_64.fullmatch(model_id):
         raise OperatorError("a model_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    enrolled = tx.scalar(
+        """SELECT count(*) FROM subjects
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND model_id IS NOT NULL""",
+        **environment.params,
+    )
+    if enrolled and model_id != before.model_id and not enrol_again:
+        raise OperatorError(
+            f"with {model_id} the palms made with {before.model_id} go, and everyone enrolled ({enrolled})"
+            " has to enrol again: if that is meant, say --enrol-again"
+        )
     state = gallery_log.new_epoch(tx, environment, model_id, now_ms)
     return {"stream": state.stream, "epoch": state.epoch, "seq": state.seq}
 

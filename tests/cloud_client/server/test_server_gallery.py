@@ -11,6 +11,7 @@ from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.people import erasure
 from cloud_client.reference_server.domain.tenancy import persons as people
+from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
 from cloud_client.reference_server.web.admin.operator_page import views
@@ -192,13 +193,17 @@ def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> N
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id)
     environment = tenant.environment("test")
-    made = tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, MODEL_ID, now))
+    made = tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, None, now))
     assert made == {"stream": environment.stream, "epoch": 2, "seq": 0}
     gone = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=2")
     assert code_of(gone) == "history_expired"
     page = read_snapshot_page(device.send("GET", "/v1/gallery/snapshot").content, keys_of(tenant.cloud).get)
     assert (page.head.epoch, page.head.count, len(page.entries)) == (2, 2, 2)
-    tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, "model-2", now))
+    with pytest.raises(OperatorError, match=r"made with model-1 go, and everyone enrolled \(1\) has to"):
+        tenant.cloud.operate(lambda tx, _, now: operator.new_epoch(tx, environment, "model-2", now))
+    tenant.cloud.operate(
+        lambda tx, _, now: operator.new_epoch(tx, environment, "model-2", now, enrol_again=True)
+    )
     assert partner.get(f"/v1/subjects/{subject_id}")["status"] == "pending_enrollment"
     assert device.get("/v1/gallery/snapshot")["data"] == []
 
@@ -210,7 +215,9 @@ def test_an_epoch_of_another_model_changes_who_was_enrolled(tenant: Tenant, part
     tenant.cloud.clock.forward(s=1)
     for model, moves in ((MODEL_ID, False), ("model-2", True)):
         tenant.cloud.operate(
-            lambda tx, _, now, model=model: operator.new_epoch(tx, tenant.environment("test"), model, now)
+            lambda tx, _, now, model=model: operator.new_epoch(
+                tx, tenant.environment("test"), model, now, enrol_again=True
+            )
         )
         after = [partner.get(f"/v1/subjects/{subject_id}")["updated_at"] for subject_id in (enrolled, never)]
         assert [old < new for old, new in zip(before, after, strict=True)] == [moves, False]
@@ -223,7 +230,9 @@ def test_an_epoch_of_another_model_begins_empty_for_good(own_cloud: Cloud) -> No
     for seed, subject_id in enumerate((again, revoked, never), 1):
         device.enrol(partner, subject_id, seed=seed)
     for model in ("model-2", MODEL_ID):
-        tenant.cloud.operate(lambda tx, _, now, model=model: operator.new_epoch(tx, environment, model, now))
+        tenant.cloud.operate(
+            lambda tx, _, now, model=model: operator.new_epoch(tx, environment, model, now, enrol_again=True)
+        )
     device.enrol(partner, again, seed=2)
 
     def shown() -> tuple[int, int, int]:

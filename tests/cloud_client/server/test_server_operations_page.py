@@ -19,7 +19,7 @@ import pytest
 from tests import REPOSITORY
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
-from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
+from tests.cloud_client.server.server_harness import Cloud, code_of
 from tests.cloud_client.server.server_process import Board, enrol, start
 from tests.until import until
 
@@ -100,9 +100,7 @@ class Story:
         forked = self._head()
         assert forked["seq"] == self.seen["seq"]
         assert forked["head"] != self.seen["head"]
-        rehearse(
-            "epoch", TENANT=self.tenant.tenant_id, MODE="test", MODEL=MODEL_ID, DATA=cloud.data.path, **where
-        )
+        rehearse("epoch", TENANT=self.tenant.tenant_id, MODE="test", DATA=cloud.data.path, **where)
         head = device.get("/v1/gallery/snapshot")["head"]["head_obj"]
         assert (head["epoch"], head["count"]) == (2, 4)
         self._check_mail_goes_on(cloud, **where)

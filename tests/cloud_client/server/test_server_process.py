@@ -167,6 +167,8 @@ def test_commands_print_what_is_promised(tmp_path: Path) -> None:
     key = SigningKey.generate().public.b64
     assert palmctl("dbd", "add", *tenant, *mode, "--dbd-id", "d", "--pub-b64", key) == {"dbd_id", "kid"}
     assert palmctl("token", "create", *tenant, *mode, "--device-id", "d") == {"token", "expires_at_ms"}
+    refused = ["epoch", "new", *tenant, *mode, "--data", str(tmp_path)]
+    assert "say which by --model-id" in CliRunner().invoke(command, refused).stderr
     assert palmctl("epoch", "new", *tenant, *mode, "--model-id", "m") == {"stream", "epoch", "seq"}
     assert palmctl("signer", "rotate", "--use", "gallery") == {"kid", "not_before"}
     assert palmctl("root", "show") == {"pub_b64", "kid"}

@@ -31,7 +31,6 @@ from tools.rig.bench import many_verdicts
 from tools.rig.bench.cloud_gallery import allow_files, await_idle, fill_gallery, person_id, register
 from tools.rig.bench.cloud_requests import measure_batches
 from tools.rig.bench.cloud_server import (
-    MODEL_ID,
     BenchDevice,
     BenchTenant,
     ServerProcess,
@@ -421,9 +420,7 @@ def _backup(server: ServerProcess) -> dict[str, Any]:
 def _epoch(server: ServerProcess) -> dict[str, Any]:
     """An epoch of the same model, as the command begins it, and what others wait for meanwhile."""
     tenant_id = server.tenant.tenant_id
-    return _while_commanded(
-        server, "epoch", "new", "--model-id", MODEL_ID, "--tenant", tenant_id, "--mode", "test"
-    )
+    return _while_commanded(server, "epoch", "new", "--tenant", tenant_id, "--mode", "test")
 
 
 def _while_commanded(server: ServerProcess, *words: str) -> dict[str, Any]:
