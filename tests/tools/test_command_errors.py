@@ -333,6 +333,25 @@ def test_a_bench_of_too_little_is_refused_before_it_begins(words: str) -> None:
     assert "not in the range" in done.stderr
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "enrol --wait-s",
+        "pass --wait-s",
+        "preview --minutes",
+        "status --every",
+        "dbd simulate --timeout-s",
+        "dbd conform --wait-s",
+        "cloud serve --rate-scale",
+    ],
+)
+def test_what_is_no_number_of_seconds_is_refused(words: str, number: str) -> None:
+    done = CliRunner().invoke(main, [*words.split(), number])
+    assert done.exit_code == 2
+    assert number in done.stderr
+
+
 def test_figures_have_a_place_before_they_are_measured_and_are_shown_before_they_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

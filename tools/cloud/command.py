@@ -25,6 +25,7 @@ from tools.cloud.store import (
     opened_store,
     reported,
 )
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
 
 _YEAR_S = 365 * 24 * 3600
@@ -49,7 +50,7 @@ for _command in (backup, bundle, device, mail, config, factory_ca, port_db, rele
 @click.option(
     "--behind-tls-proxy", is_flag=True, help="A proxy in front does TLS; other addresses are allowed."
 )
-@click.option("--rate-scale", type=click.FloatRange(min=0.25), default=1.0, help="Rate limits times N.")
+@click.option("--rate-scale", type=FiniteRange(min=0.25), default=1.0, help="Rate limits times N.")
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),

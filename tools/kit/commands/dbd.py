@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
 )
 @click.option(
     "--timeout-s",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     help="End when not done by then: exit 1, or 3 when no device was met.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -176,7 +177,7 @@ def simulate(
 @click.option("--skip", multiple=True, metavar="ID", help="Not these; may be repeated.")
 @click.option(
     "--wait-s",
-    type=click.FloatRange(1, 600),
+    type=FiniteRange(1, 600),
     default=30.0,
     show_default=True,
     help="For a hand or a request.",

@@ -30,6 +30,7 @@ from device.values.control import (
     TermsShown,
 )
 from device.values.status import EnrolmentShown
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
 from tools.palmctl.pages import WORDS
@@ -60,7 +61,7 @@ _UNKNOWN_COLUMNS: Final = 80
 )
 @click.option(
     "--wait-s",
-    type=click.FloatRange(1, 3600),
+    type=FiniteRange(1, 3600),
     default=900.0,
     show_default=True,
     help="How long to wait for it all; what is in progress then is cancelled.",

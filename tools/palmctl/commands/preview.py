@@ -9,6 +9,7 @@ import click
 from device.config.config import config_path, load_config
 from device.platform.ipc import ask_core
 from device.values.status import read_status
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.language import translated as _
 from tools.palmctl.pages.core_pages import preview_routes
 from tools.palmctl.pages.server import LocalPage
@@ -24,7 +25,7 @@ from tools.palmctl.pages.server import LocalPage
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.1, 60),
+    type=FiniteRange(0.1, 60),
     default=10.0,
     show_default=True,
     help="How long the address is valid.",

@@ -20,6 +20,7 @@ from device.errors import IpcError, IpcNotPermitted
 from device.values.status import CoreStatus, MailStatus, UpdatesStatus, read_status
 from link1.canonical import JsonObject
 from tools.palmctl.commands.update import under_way
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
@@ -37,7 +38,7 @@ _STYLE_OR_LETTER = re.compile(r"(\x1b\[[\d;]*m)|(.)")
     help="A live view with rates; a line (--json: an object) each where no terminal is.",
 )
 @click.option(
-    "--every", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="With --watch: seconds."
+    "--every", type=FiniteRange(0.2, 3600), default=1.0, show_default=True, help="With --watch: seconds."
 )
 def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> None:
     """What the daemon is doing now: camera, cable, gallery, cloud, health, last verdict, latency.

@@ -11,6 +11,7 @@ from device.platform.ipc import ask_core
 from device.values.control import NextAsked, PassAnswer, TrialPassage
 from device.values.status import CoreStatus, read_status
 from tools.palmctl.errors import NoPassage
+from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 from tools.palmctl.output_file import require_writable
@@ -37,9 +38,7 @@ _LANES = {"sign_and_journal": "journal", "cable": "loop"}
     is_flag=True,
     help="Recognise the next hand and sign nothing; so it is also where no validator is connected.",
 )
-@click.option(
-    "--wait-s", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="How long to wait."
-)
+@click.option("--wait-s", type=FiniteRange(1, 600), default=30.0, show_default=True, help="How long to wait.")
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),

@@ -30,6 +30,7 @@ from tools.palmctl.bench.daemon import Running
 from tools.palmctl.bench.recording import films_of, read_recording
 from tools.palmctl.bench.run import enrolled, new_board
 from tools.palmctl.bench.verdict_latency import encode, measure_latency
+from tools.palmctl.finite_range import FiniteRange
 from tools.rig.bench.films import film
 from tools.rig.bench.small_board import STRANGERS
 
@@ -137,7 +138,7 @@ def _stages(seen: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(min=1), default=60.0, show_default=True)
+@click.option("--minutes", type=FiniteRange(min=1), default=60.0, show_default=True)
 @click.option("--templates", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option(
     "--in", "where", type=click.Path(file_okay=False, path_type=Path), help="A folder on a real disk."
