@@ -231,7 +231,7 @@ class TransactionEngine:
             return conflict
         if known.verdict is not None:
             return [SendVerdict(txn_id, known.verdict.wrapper)]
-        return self._tell_end(known, "request")
+        return self._tell_end(known, memory, "request")
 
     def cancel(self, txn_id: str, memory: TxnMemory | None) -> list[Effect]:
         """A cancel, which is unsigned. A verdict sent at the same time stays valid and is not sent again."""
@@ -243,7 +243,7 @@ class TransactionEngine:
         known = ending.memory if ending else self._recent.newest(txn_id, memory)
         if known is None:
             return [SendError(ErrorCode.CANCELLED, "cancel", None)]
-        return [] if known.verdict is not None else self._tell_end(known, "cancel")
+        return [] if known.verdict is not None else self._tell_end(known, memory, "cancel")
 
     def decision(
         self, decision: Decision, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
@@ -387,14 +387,19 @@ class TransactionEngine:
         self._ending[txn_id] = _Ending(TxnMemory(txn_id, txn.ref, ended=code), answers)
         return [RememberEnd(txn_id, txn.ref, code)]
 
-    def _tell_end(self, known: TxnMemory, about: str) -> list[Effect]:
+    def _tell_end(self, known: TxnMemory, journaled: TxnMemory | None, about: str) -> list[Effect]:
         """Report how the transaction ended, now or as soon as that is durable."""
-        ending = self._ending.get(known.txn_id)
+        txn_id, code = known.txn_id, known.ended or ErrorCode.CANCELLED
+        ending = self._ending.get(txn_id)
         if ending is not None:
             if about not in ending.answers:
                 ending.answers.append(about)
             return []
-        return [SendError(known.ended or ErrorCode.CANCELLED, about, known.txn_id)]
+        if journaled is not None and journaled.ended is not None:
+            return [SendError(code, about, txn_id)]
+        # The disk refused it; by now it may take it.
+        self._ending[txn_id] = _Ending(known, [about])
+        return [RememberEnd(txn_id, known.request_ref, code)]
 
     def _new_attempt(self) -> Attempt:
         return Attempt(self._policy.thresholds, attempts=self._policy.attempts)

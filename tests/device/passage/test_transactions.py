@@ -203,6 +203,20 @@ def test_an_expired_request_stays_expired(bench: EngineBench) -> None:
     assert bench.verdicts == []
 
 
+@pytest.mark.parametrize("again", ["request", "cancel"])
+def test_an_end_that_the_disk_refused_is_durable_before_it_is_told_again(
+    bench: EngineBench, again: str
+) -> None:
+    bench.store_works = False
+    bench.ask("a", ttl_ms=500)
+    assert errors(bench.wait(1_000)) == [(EXPIRED, "request", A)]
+    bench.store_works, bench.hold = True, True
+    assert errors(bench.ask("a", ttl_ms=500) if again == "request" else bench.cancel("a")) == []
+    assert bench.memory == {}
+    assert errors(bench.release()) == [(EXPIRED, again, A)]
+    assert bench.memory[A].ended is EXPIRED
+
+
 # The same request again, and others
 
 
