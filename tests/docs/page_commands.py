@@ -22,7 +22,7 @@ DOCS = REPOSITORY / "docs"
 
 _BLOCK = re.compile(r"<!-- (on|said): ([^>]*?) -->\n```console\n(.*?)```", re.DOTALL)
 _CHANGES = re.compile(
-    r"█+|[\w-]+…|(?:[0-9a-f]{4} ){7}[0-9a-f]{4}|[0-9A-Z]{4}-[0-9A-Z]{4}\b|[0-9A-Za-z+/=_-]{20,}"
+    r"[█░]+|[\w-]+…|(?:[0-9a-f]{4} ){7}[0-9a-f]{4}|[0-9A-Z]{4}-[0-9A-Z]{4}\b|[0-9A-Za-z+/=_-]{20,}"
     r"|(?<=key_id: )[0-9a-z]+|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+"
 )
 """Bars, secrets cut short, fingerprints, short codes, keys, ids (those of keys may lack a digit), numbers."""
