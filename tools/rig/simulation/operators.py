@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _HEARS_WITHIN_S: Final = 150.0
 """A status comes each minute, and the mail's pauses are no longer."""
 _HANDSHAKE_S: Final = 0.02
-_MAIL_TRIES, _MAIL_S = 8, 15.0
-"""A device without a network mails a report each 30 s."""
+_MAIL_TRIES, _MAIL_S = 16, 15.0
+"""A device without a network mails a report each 30 s, and one without a carrier notices that after 180 s."""
 
 
 class Operators:
