@@ -124,7 +124,7 @@ def _first_evidence_lost(right: Any) -> Any:
 
 
 def _tried_once(_right: Any) -> Any:
-    async def keep(self: Any, work: Any) -> None:
+    async def keep(self: Any, _about: Any, work: Any) -> None:
         await self._keep(work)
 
     return keep
