@@ -323,9 +323,12 @@ class SimulatedWorld:
     async def _rest(self) -> None:
         """Wait until everything has settled, at most REST_MOST_S."""
         until_s = self.loop.now_s + REST_MOST_S + (SILENT_MS / 1000 if self.device.carrier_ended else 0.0)
-        while self.loop.now_s < until_s and not self._settled():  # noqa: ASYNC110 - looked at from outside
+        while self.loop.now_s < until_s:  # looked at from outside
+            if self._settled():
+                await asyncio.sleep(2.0)
+                if self._settled():  # else the time for a passage that never comes was over meanwhile
+                    return
             await asyncio.sleep(1.0)
-        await asyncio.sleep(2.0)
 
     def _settled(self) -> bool:
         if self.loop.works_until_s > self.loop.now_s + self.history.slow_s / 10:
