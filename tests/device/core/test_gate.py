@@ -13,15 +13,15 @@ from device.core.gate import MAX_ASKING, MAX_CANCELS_ASKING, Gate
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.trust.trust import Pinned
-from device.values.transactions import TxnMemory
-from link1.events import CancelReceived, DecisionReceived, Down, UnknownReceived
+from device.values.transactions import StoredVerdict, TxnMemory
+from link1.events import CancelReceived, DecisionReceived, Down, PassageReceived, UnknownReceived
 from link1.link_states import DownReason
-from link1.objects import Decision, GalleryMark
+from link1.objects import GalleryMark
 from link1.signed import Kind, sign_object
 from link1.validator.events import ResolveReceived, VerdictReceived
 from tests.device.carrier_setting import MODEL_ID
 from tests.device.core.small_disk import no_file_may_grow_beyond
-from tests.device.core_makers import GALLERY, good_sighting
+from tests.device.core_makers import GALLERY, good_sighting, make_decision, make_passage
 from tests.device.mail.mail_setting import Living, Mailed
 from tests.device.passage.engine_bench import ALL_WELL, POLICY
 from tests.device.trust.pinned_makers import registered
@@ -98,28 +98,14 @@ async def busy_journal(living: Living) -> AsyncIterator[None]:
         await waiting
 
 
-def decision_on(received: VerdictReceived) -> Decision:
-    """The validator opens; nothing says whether anyone passed."""
-    verdict = received.verdict
-    return Decision(
-        txn_id=verdict.txn_id,
-        gate_id=verdict.gate_id,
-        dbd_id=verdict.dbd_id,
-        nonce_b64=verdict.nonce_b64,
-        verdict_ref=received.verdict_ref,
-        reason="ok",
-        outcome="LIBERAR",
-        actuated=True,
-        decision_seq=1,
-        decided_at_ms=verdict.decided_at_ms,
-    )
+async def stored_of(living: Living, received: VerdictReceived) -> StoredVerdict:
+    """What the journal has of the verdict that reached the validator."""
+    memory = await living.threads[0].do(lambda: living.journal.find_txn(received.verdict.txn_id))
+    assert memory is not None and memory.verdict is not None
+    return memory.verdict
 
 
-def decided(decision: Decision) -> DecisionReceived:
-    return DecisionReceived(decision, sign_object(Kind.DECISION, decision.to_obj(), VALIDATOR_KEY))
-
-
-@pytest.mark.parametrize("said", ["nothing", "unknown", "a decision"])
+@pytest.mark.parametrize("said", ["nothing", "unknown", "decision and passage"])
 def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_again(
     tmp_path: Path, said: str
 ) -> None:
@@ -138,14 +124,16 @@ def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_ag
                 await gate.finish()
 
             received = await one_verdict(mailed, living, gate)
+            stored = await stored_of(living, received)
             with no_file_may_grow_beyond(log.stat().st_size):
                 match said:
                     case "nothing":
                         await time_is_over()
                     case "unknown":
                         gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
-                    case "a decision":
-                        gate.on_cable_event(decided(decision_on(received)))
+                    case _:
+                        gate.on_cable_event(DecisionReceived(*make_decision(stored)))
+                        gate.on_cable_event(PassageReceived(*make_passage(stored)))
                 await gate.finish()
             assert HealthWord.STORE_FAULT in gate.health.words
             gate.journal_is_back()
@@ -153,8 +141,9 @@ def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_ag
             await time_is_over()
             await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
             (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
-            outcome = "signed_decision" if said == "a decision" else "outcome_unknown"
-            assert items[0].keys() & {"signed_decision", "outcome_unknown"} == {outcome}
+            answered = {"signed_decision", "signed_passage"}
+            expected = answered if said == "decision and passage" else {"outcome_unknown"}
+            assert items[0].keys() & {*answered, "outcome_unknown"} == expected
 
     asyncio.run(story())
 
@@ -206,8 +195,7 @@ def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed
         async with mailed.running() as living:
             gate = gate_of(living)
             received = await one_verdict(mailed, living, gate)
-            decision = decision_on(received)
-            wrapper = decided(decision).wrapper
+            decision, wrapper = make_decision(await stored_of(living, received))
             async with busy_journal(living):
                 for number in range(MAX_ASKING):
                     txn_id = f"f{number:031x}"

@@ -572,7 +572,7 @@ FAULTS: Final = (
         first_seed=WIDER_FROM,
     ),
     PlantedFault(
-        "an end that the disk refused is told again before it is kept",
+        "an end that the disk refused is repeated before it is kept",
         engine.TransactionEngine,
         "_tell_end",
         _told_as_if_kept,
