@@ -78,7 +78,8 @@ def provisioned(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     if case.keys is None and (os.geteuid() == 0 or not encrypted):
         lost = "see the line `ownership`; if the keys are lost, register the device again"
         return fail(case.keys_problem, _OTHER_TPM if encrypted else lost)
-    key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
+    encrypted_keys = "keys are encrypted credentials (`palmctl status` shows the verdict key)"
+    key = f"verdict key {case.keys.verdict.kid}" if case.keys else encrypted_keys
     return ok(f"{key}, root {case.trust.roots[0].kid}")
 
 

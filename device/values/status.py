@@ -224,6 +224,14 @@ class WipeStatus(WireObject):
     record: JsonObject | None
 
 
+class VerdictKey(WireObject):
+    """The public key of this device's verdicts, which its validator pins."""
+
+    kid: str
+    alg: str
+    pub_b64: str
+
+
 class CoreStatus(WireObject):
     """The whole status. A wiped device has `wipe`, and none of the members between it and `latency`."""
 
@@ -247,6 +255,7 @@ class CoreStatus(WireObject):
     uploads_waiting: int
     enrolment: EnrolmentShown
     latency: LatencyStatus
+    verdict_key: VerdictKey | None = None
     service_time_ms: int | None = None
     counters: EvidenceCounters | None = None
     memory: MemoryGuard | None = None

@@ -20,6 +20,7 @@ from device.values.status import (
     ReportedQueues,
     SelfReport,
     UpdatesStatus,
+    VerdictKey,
 )
 from link1.objects import AppVersion
 
@@ -50,6 +51,7 @@ def some_status(**changes: Any) -> CoreStatus:
         "uploads_waiting": 0,
         "enrolment": EnrolmentShown("idle"),
         "latency": LatencyStatus(0),
+        "verdict_key": VerdictKey("1" * 32, "ed25519", "A" * 43 + "="),
         "service_time_ms": 0,
         "counters": EvidenceCounters(0, 0),
         "memory": MemoryGuard(True, True, ""),

@@ -127,7 +127,7 @@ def test_the_members_of_a_status() -> None:
     assert obj.keys() == {
         "device_id", "gate_id", "dbd_id", "app", "serving", "health", "camera", "cable", "gallery", "cloud",
         "mail", "updates", "model_id", "thr_id", "txn_id", "last_verdict", "verdict_seq", "uploads_waiting",
-        "enrolment", "latency", "service_time_ms", "counters", "memory",
+        "enrolment", "latency", "verdict_key", "service_time_ms", "counters", "memory",
     }  # fmt: skip
     assert obj["health"] == [{"word": "OFFLINE", "detail": "away"}]
     assert obj["counters"] == {"evidence.bad_signature": 0, "evidence.beyond_limit": 0}

@@ -138,6 +138,8 @@ def lines(told: CoreStatus) -> list[str]:
         (marked("enrolment"), told.enrolment.step),
         (marked("waiting"), _(f"{told.uploads_waiting} items to upload")),
     ]
+    if told.verdict_key is not None:
+        rows.append((marked("key"), _(f"{told.verdict_key.pub_b64} (verdict key, which the validator pins)")))
     last, latency = told.last_verdict, told.latency
     if last is not None:
         rows.append((marked("last"), _(f"verdict {last.verdict_seq}: {last.decision} {last.result}")))
