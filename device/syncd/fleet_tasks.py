@@ -49,6 +49,8 @@ class ReportTask(SyncTask):
                 _log.info("reports: this service takes none")
                 self._not_before_ms = _in_ms(self._context, ROUTE_ABSENT_S)
                 return 0.0
+            if isinstance(error, CloudProblem) and not error.retryable:
+                _log.warning("reports: one is refused, and the next is sent in its turn: %s", error)
             pause_s = max(pause_s, error.retry_after_s)
         await asyncio.sleep(pause_s)
         return 0.0

@@ -118,6 +118,17 @@ def test_without_news_a_report_comes_in_its_turn(tmp_path: Path, monkeypatch: py
     with_fleet(tmp_path, scenario)
 
 
+def test_a_report_that_the_service_refuses_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+        cloud.faults[REPORT] = [lambda _request: problem(422, "validation_error")]
+        await until(lambda: "reports: one is refused" in caplog.text)
+
+    with_fleet(tmp_path, scenario)
+    assert "the service answered 422 validation_error" in caplog.text
+
+
 def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
 
