@@ -494,6 +494,35 @@ def test_mail_of_a_halted_release_is_taken_back(tenant: Tenant, partner: Partner
     assert sum("update" in kind for kind, _ in box.fetch(partner)) == rolled.manifest["chunk_count"] + 1
 
 
+def test_a_release_that_was_withdrawn_is_mailed_once(tenant: Tenant, partner: Partner) -> None:
+    """A device says that it dropped a release in every report, until the manifest reaches it again."""
+    device, rolled = tenant.device("gate-mail"), Rolled(tenant, payload=PAYLOAD * 5)
+    whole = rolled.manifest["chunk_count"] + 1
+    box = by_mail(device, partner)
+    rolled.start(waves=(100,))
+    rolled.tick()
+    assert sum("update" in kind for kind, _ in box.fetch(partner)) == whole
+    rolled.halt()
+    dropped = report(updates=[rolled.update("withdrawn")])
+
+    def say_again(uptime_s: int) -> None:
+        gallery = {"stream": rolled.environment.stream, "epoch": 1, "seq": 0}
+        box.hand_in(partner, box.report(**dropped | {"uptime_s": uptime_s, "gallery": gallery}))
+        rolled.tick()
+
+    say_again(60)
+    rolled.resume()
+    for uptime_s in (120, 180, 240):
+        say_again(uptime_s)
+    assert sum("update" in kind for kind, _ in box.fetch(partner)) == whole
+    # It was halted again before a report said that the device had begun with it.
+    rolled.halt()
+    say_again(300)
+    rolled.resume()
+    say_again(360)
+    assert sum("update" in kind for kind, _ in box.fetch(partner)) == whole
+
+
 def test_a_halt_holds_at_once_and_mail_is_taken_back_in_steps(
     tenant: Tenant, partner: Partner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,12 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
                 **_key(rollout),
             )
     tx.run(f"DELETE FROM rollout_verdicts WHERE {_OF_ROLLOUT}", **_key(rollout))  # noqa: S608
+    if rollout["state"] == "halted":
+        # What reached a device before the halt, it may have dropped twice without a report in between.
+        tx.run(
+            f"UPDATE rollout_devices SET mailed = 0 WHERE {_OF_ROLLOUT} AND state = 'withdrawn'",  # noqa: S608
+            **_key(rollout),
+        )
     # A device that was away hands in older ones later.
     tx.run(
         f"UPDATE rollouts SET resumed_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608 - fixed words only
@@ -263,14 +269,18 @@ def note_report(
         before = served if row["took_ms"] is None else bool(row["served_before"])
         if update.state in ("receiving", "verified"):
             before = before or report.serving
-        changed = changed or row["state"] != update.state
+        new_state = row["state"] != update.state
+        changed = changed or new_state
+        # Dropped now, what was mailed of it is gone. It says so until the manifest reaches it again.
+        gone = new_state and update.state == "withdrawn"
         tx.run(
             f"""UPDATE rollout_devices SET state = :state, took_ms = coalesce(took_ms, :now_ms),
-                       served_before = :before, mailed = CASE WHEN :state = 'withdrawn' THEN 0 ELSE mailed END
+                       served_before = :before, mailed = CASE WHEN :gone = 1 THEN 0 ELSE mailed END
                 WHERE {_OF_ROLLOUT} AND device_id = :device_id""",  # noqa: S608 - fixed words only
             state=update.state,
             now_ms=now_ms,
             before=int(before),
+            gone=int(gone),
             release_seq=update.release_seq,
             device_id=device["device_id"],
             **environment.params,
