@@ -81,7 +81,7 @@ class Maker:
         return Maker(key, builder.sign(self.key, algorithm))
 
 
-def root_of(at: datetime, key: Key | None = None, *, ca: bool = True) -> Maker:
+def root_of(at: datetime, key: Key | None = None, *, ca: bool = True, days: int = 7300) -> Maker:
     key = key or p256()
     name = name_of("factory CA")
     certificate = (
@@ -91,11 +91,15 @@ def root_of(at: datetime, key: Key | None = None, *, ca: bool = True) -> Maker:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(at - timedelta(days=1))
-        .not_valid_after(at + timedelta(days=7300))
+        .not_valid_after(at + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca, None), critical=True)
         .sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else SHA256())
     )
     return Maker(key, certificate)
+
+
+def fingerprint(maker: Maker) -> str:
+    return maker.certificate.fingerprint(SHA256()).hex()
 
 
 @pytest.fixture
@@ -230,9 +234,28 @@ def test_it_ends_with_its_ca(
     one, two = tenant.device("gate-a"), tenant.device("gate-b")
     one.post(PATH, evidence(one, root.issue(p256(), at=at)))
     two.post(PATH, evidence(two, other.issue(p256(), at=at)))
-    fingerprint = root.certificate.fingerprint(SHA256()).hex().upper()
-    cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
+    cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint(root).upper()))
     assert (attested(one, partner), attested(two, partner)) == (False, True)
+
+
+def test_a_renewed_ca_takes_over(tenant: Tenant, partner: Partner, at: datetime) -> None:
+    """It has the name and the key of the old one, which stays configured until its devices have changed."""
+    cloud, new = tenant.cloud, root_of(at)
+    old = root_of(at, new.key, days=10)
+    while fingerprint(old) > fingerprint(new):  # the one that would be found first
+        old = root_of(at, new.key, days=10)
+    for ca in (old, new):
+        der = ca.certificate.public_bytes(Encoding.DER)
+        cloud.operate(lambda tx, _, now, der=der: attestation.add_factory_ca(tx, der, now))
+    one, two = tenant.device("gate-1"), tenant.device("gate-2")
+    trusted = {"trust": {"attest_level": "x509", "verified": True}}
+    assert one.post(PATH, evidence(one, new.issue(p256(), at=at)), 200) == trusted
+    cloud.clock.forward(s=11 * 86_400)
+    # The old one has ended: what the new one vouches for is good, before it is removed and after.
+    assert two.post(PATH, evidence(two, new.issue(p256(), at=at), old), 200) == trusted
+    cloud.operate(lambda tx, *_: attestation.remove_factory_ca(tx, fingerprint(old)))
+    for device in partner.get("/v1/devices")["data"]:
+        assert device["trust"] == trusted["trust"]
 
 
 def test_without_a_ca_nothing_is_due(own_cloud: Cloud) -> None:
@@ -403,13 +426,12 @@ def test_only_cas_are_configured(cloud: Cloud, root: Maker, at: datetime) -> Non
     for content in (leaf, b"nothing", b"-----BEGIN nothing"):
         with pytest.raises(OperatorError):
             cloud.operate(lambda tx, _, now, content=content: attestation.add_factory_ca(tx, content, now))
-    fingerprint = root.certificate.fingerprint(SHA256()).hex()
     listed = cloud.operate(lambda tx, _, __: attestation.list_factory_cas(tx))["data"]
-    assert {"fingerprint": fingerprint, "subject": "CN=factory CA"} in listed
-    removed = cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
-    assert removed == {"fingerprint": fingerprint, "subject": "CN=factory CA"}
+    assert {"fingerprint": fingerprint(root), "subject": "CN=factory CA"} in listed
+    removed = cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint(root)))
+    assert removed == {"fingerprint": fingerprint(root), "subject": "CN=factory CA"}
     with pytest.raises(OperatorError):
-        cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
+        cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint(root)))
 
 
 def test_without_a_factory_ca_nothing_is_verified(device: SimDevice, at: datetime) -> None:

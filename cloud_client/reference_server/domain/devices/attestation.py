@@ -231,9 +231,19 @@ def _checked_path(
     usage = _usage(leaf)
     if usage is not None and not usage.digital_signature:
         raise _NotVerified
-    above = next((root for root in roots if _issued(chain[-1], root)), None)
-    if above is None:
-        raise _NotVerified
+    # A renewed CA has the name and the key of the one before it: the one that is good for longest counts.
+    for above in sorted(roots, key=lambda root: root.not_valid_after_utc, reverse=True):
+        if _issued(chain[-1], above):
+            try:
+                return _path_to(above, chain, now)
+            except _NotVerified:
+                continue
+    raise _NotVerified
+
+
+def _path_to(
+    above: x509.Certificate, chain: Sequence[x509.Certificate], now: datetime
+) -> list[x509.Certificate]:
     issuers = [*chain[1:], above]
     for below, (certificate, issuer) in enumerate(zip(chain, issuers, strict=True)):
         certificate.verify_directly_issued_by(issuer)
