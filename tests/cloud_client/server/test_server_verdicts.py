@@ -181,6 +181,17 @@ def test_one_seq_twice(device: SimDevice, partner: Partner) -> None:
     assert code_of(partner.send("GET", f"/v1/verdicts/{object_ref(rival)}")) == "verdict_not_found"
 
 
+def test_a_receipt_names_a_verdict_that_is_kept_as_evidence(device: SimDevice, partner: Partner) -> None:
+    person, other = (partner.post("/v1/subjects", {"external_ref": name}) for name in ("p-1", "p-2"))
+    device.upload(item(device.verdict()))
+    device.seq = 0
+    rival = device.verdict(person["subject_ref"], prev_ref="0" * 32)
+    assert device.upload(item(rival))["rejected"] == [{"index": 0, "code": "seq_conflict"}]
+    erased = [partner.delete(f"/v1/subjects/{each['subject_id']}") for each in (person, other)]
+    receipts = [answer["signed_receipt"]["receipt"] for answer in erased]
+    assert [receipt.get("retained") for receipt in receipts] == [["verdict_proofs"], None]
+
+
 def test_refused_items(tenant: Tenant, device: SimDevice) -> None:
     good = device.verdict()
     other = tenant.device("gate-2")

@@ -172,12 +172,18 @@ def _erased(tx: Tx, row: Row) -> list[str]:
 
 
 def _retained(tx: Tx, row: Row) -> list[str]:
+    facts = {name: row[name] for name in ("tenant_id", "livemode", "subject_id")}
     proofs = tx.exists(
         """SELECT 1 FROM verdicts
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
-        tenant_id=row["tenant_id"],
-        livemode=row["livemode"],
-        subject_id=row["subject_id"],
+        **facts,
+    ) or tx.exists(
+        # The second of two verdicts with one number has no record of its own, and is kept all the same.
+        """SELECT 1 FROM verdict_evidence e JOIN verdicts v ON v.verdict_id = e.verdict_id
+           WHERE v.tenant_id = :tenant_id AND v.livemode = :livemode
+             AND e.code = 'seq_conflict' AND e.wrapper LIKE :says""",
+        says=f'%"subject_ref":"{row["subject_ref"]}"%',
+        **facts,
     )
     return ["verdict_proofs"] if proofs else []
 
