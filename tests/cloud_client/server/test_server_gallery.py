@@ -223,6 +223,26 @@ def test_an_epoch_of_another_model_changes_who_was_enrolled(tenant: Tenant, part
         assert [old < new for old, new in zip(before, after, strict=True)] == [moves, False]
 
 
+def test_a_receipt_names_the_palms_of_a_former_model(tenant: Tenant, partner: Partner) -> None:
+    """They are there until the sweep deletes them, and go with the person before that."""
+    device, environment = tenant.device(), tenant.environment("test")
+    before, after, never = (partner.person()["subject_id"] for _ in range(3))
+    for seed, subject_id in enumerate((before, after), 1):
+        device.enrol(partner, subject_id, seed=seed)
+    tenant.cloud.operate(
+        lambda tx, _, now: operator.new_epoch(tx, environment, "model-2", now, enrol_again=True)
+    )
+
+    def palms_erased(subject_id: str) -> bool:
+        receipt = partner.delete(f"/v1/subjects/{subject_id}")["signed_receipt"]["receipt"]
+        return "templates" in receipt["erased"]
+
+    assert palms_erased(before)
+    while tenant.cloud.operate(lambda tx, _, now_ms: retention.sweep(tx, now_ms, 2)).more:
+        pass
+    assert (palms_erased(after), palms_erased(never)) == (False, False)
+
+
 def test_an_epoch_of_another_model_begins_empty_for_good(own_cloud: Cloud) -> None:
     tenant = own_cloud.new_tenant()
     partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")

@@ -31,7 +31,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
     environment, vault = call.environment, call.vault
     row = persons.row_by_id(tx, environment, call.path["subject_id"])
     subject_id = row["subject_id"]
-    retained = _retained(tx, row)
+    erased, retained = _erased(tx, row), _retained(tx, row)
     tombstone_seq = gallery_log.remove_templates(
         tx, environment, persons.load(vault, row), call.now_ms, destroy=True
     )
@@ -44,7 +44,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
         "subject_id": subject_id,
         "requested_at_ms": call.now_ms,
         "erased_at_ms": call.now_ms,
-        "erased": _erased(tx, row),
+        "erased": erased,
         "gallery": {
             "stream": state.stream,
             "epoch": state.epoch,
@@ -55,7 +55,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
         receipt["retained"] = retained
     _delete(tx, environment, subject_id, call.now_ms)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
-    erased = tx.row(
+    stored = tx.row(
         """INSERT INTO erasures (receipt_id, tenant_id, livemode, subject_id, epoch, seq, erased_ms,
                                  signed_receipt)
            VALUES (:receipt_id, :tenant_id, :livemode, :subject_id, :epoch, :seq, :now_ms, :signed)
@@ -76,7 +76,7 @@ def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
         **environment.params,
     )
     tx.purge_after_commit = True
-    return ApiAnswer(200, receipt_object(tx, erased), forgets=subject_id)
+    return ApiAnswer(200, receipt_object(tx, stored), forgets=subject_id)
 
 
 def get_erasure_receipt(call: Call, tx: Tx) -> ApiAnswer:
@@ -154,8 +154,10 @@ def under_way(tx: Tx, environment: Environment | None = None, *, erased_until_ms
 
 def _erased(tx: Tx, row: Row) -> list[str]:
     """The categories that there were something of."""
-    templates = row["enrolled_ms"] is not None or tx.exists(
-        """SELECT 1 FROM sessions WHERE subject_id = :subject_id AND review_ct IS NOT NULL""",
+    # Those of a former model too, which the sweep has not reached yet.
+    templates = tx.exists(
+        """SELECT 1 FROM templates WHERE subject_id = :subject_id UNION ALL
+           SELECT 1 FROM sessions WHERE subject_id = :subject_id AND review_ct IS NOT NULL""",
         subject_id=row["subject_id"],
     )
     return [
