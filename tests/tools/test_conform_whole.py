@@ -28,7 +28,7 @@ from link1.device_end import DeviceEnd
 from link1.envelope import Message, MessageRefused, MessageType, Role
 from link1.errors import FormatError
 from link1.events import ErrorReceived, Proven, RequestReceived
-from link1.frames import Channel, Frame, FrameKind, cobs_decode
+from link1.frames import Channel, Frame, FrameDecoder, FrameKind, cobs_decode
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
 from link1.objects import ErrorCode, Verdict
@@ -1019,9 +1019,36 @@ class WaitsForStatus(ValidatorEnd):
         return events
 
 
+class PingsOften(SimulatedValidator):
+    """Says PING every 20 ms, whatever else it says."""
+
+    _frames = FrameDecoder()
+    _sess = 0
+    _pinged_ms = 0
+    _is_ping = False
+
+    def next_deadline_ms(self) -> int | None:
+        due = [super().next_deadline_ms(), self._pinged_ms + 20]
+        return min(time for time in due if time is not None)
+
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        data = super().data_to_send(now_ms, max_bytes)
+        for frame in self._frames.feed(data):
+            self._sess = frame.sess
+        self._is_ping = not data and self._sess != 0 and now_ms >= self._pinged_ms + 20
+        if not self._is_ping:
+            return data
+        self._pinged_ms = now_ms
+        return raw_frame(FrameKind.PING, sess=self._sess)
+
+    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[Any]:
+        return [] if self._is_ping else super().sent(count, now_ms, in_port)
+
+
 LAWFUL: dict[str, Callable[[Patch], End]] = {
     "a device that talks": lambda _: conform_ends.device(kind=SaysAll, passage_sensor=True),
     "a validator that waits": lambda _: validator(end=WaitsForStatus, passage_sensor=True),
+    "a validator that pings often": lambda _: validator(PingsOften, passage_sensor=True),
     "a validator that takes its time": lambda _: validator(TakesItsTime, passage_sensor=True),
     **{
         f"{role}: {change.__name__}": patched(change, role, passage_sensor=True)

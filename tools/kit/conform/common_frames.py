@@ -122,11 +122,15 @@ def _resynchronises(bench: EndUnderTest) -> None:
     for noise in (b"\x00" * 50, b"\xff" * 300 + b"\x00", b"\x05ab\x00", good[:5] + b"\x00", b"\x01\x00"):
         bench.peer.write(noise)
         bench.barrier()
-    bench.peer.write(good[:7])  # a frame in two writes
-    bench.peer.listen(30)
-    mark = bench.peer.mark
-    bench.peer.write(good[7:])
-    if bench.peer.wait(lambda h: h.frame.kind is FrameKind.PONG, ANSWER_MS, mark) is None:
+    peer = bench.peer
+    peer.auto_ack = peer.auto_pong = False  # an answer between the two pieces would spoil the frame
+    peer.write(good[:7])
+    peer.listen(30)
+    mark = peer.mark
+    peer.write(good[7:])
+    peer.auto_pong = True
+    peer.resume_acks()
+    if peer.wait(lambda h: h.frame.kind is FrameKind.PONG, ANSWER_MS, mark) is None:
         raise Broken("a frame that comes in two pieces is not taken")
 
 
