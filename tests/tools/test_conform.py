@@ -13,6 +13,7 @@ from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.validator.desk import STALE
 from link1.validator.end import ValidatorEnd
 from tests.tools.conform_ends import (
+    REVOKED_KEY,
     SimulatedDevice,
     SimulatedValidator,
     StringHand,
@@ -71,6 +72,13 @@ class ChangesItsCounts(SimulatedValidator):
             return encode_frame(frame)
         last = replace(frame, index=3, count=4)
         return encode_frame(last) + encode_frame(replace(frame, index=0, count=2, payload=bytes(1024)))
+
+
+def test_an_end_that_has_not_pinned_our_key_is_quoted() -> None:
+    bench = bench_for(device())
+    bench.setup = replace(bench.setup, key=REVOKED_KEY)
+    (finding,) = run_rules(bench, chosen(rules_for(Role.DEVICE), ["handshake.prove"]))
+    assert "it said error about=hello, code=unpaired" in finding.found
 
 
 def test_an_end_that_changes_the_count_of_fragments_fails_and_the_test_goes_on() -> None:

@@ -164,7 +164,9 @@ class EndUnderTest:
         mark = self.peer.say("prove", self.own_proof())
         heard = self.peer.message("prove", PROOF_MS, 0)
         if heard is None:
-            raise Broken(f"no prove within {PROOF_MS} ms of our hello")
+            refused = self.error(0, 0)
+            why = f"; it said error {said(refused.body)}; {PAIRING}" if refused else ""
+            raise Broken(f"no prove within {PROOF_MS} ms of our hello{why}")
         try:
             self.judge_proof(heard.body)
         except (FormatError, SignatureError) as error:
@@ -301,6 +303,8 @@ class EndUnderTest:
         self.peer.open(within_ms=self.setup.wait_ms)
 
 
+PAIRING = "has it pinned this key, and are the ids those that it knows?"
+"""What a person looks at first where every proof fails."""
 GALLERY = GalleryMark("conform", 1, 1, "0" * 16)
 
 
