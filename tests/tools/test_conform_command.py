@@ -154,6 +154,9 @@ def test_nobody_there_is_exit_3_and_wrong_usage_exit_2(tmp_path: Path) -> None:
     assert palmctl("dbd", "conform", "--port", "x").returncode == 2
     assert palmctl("dbd", "conform", "--port", "x", *common, "--only", "nonsense").returncode == 2
     assert palmctl("dbd", "conform", "--port", "x", *common, "--as-device").returncode == 2
+    no_id = palmctl("dbd", "conform", "--port", "x", *common, "--gate-id", "gate 1")
+    assert no_id.returncode == 2
+    assert "--gate-id: an id has 1 to 64 of" in no_id.stderr.replace("'", "")
     listed = palmctl("dbd", "conform", "--list", "--json")
     assert [json.loads(line)["id"] for line in listed.stdout.splitlines()] == [
         rule.id for rule in rules_for(Role.DEVICE)

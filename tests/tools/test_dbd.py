@@ -264,6 +264,25 @@ def test_key_files(tmp_path: Path) -> None:
     assert "--generate" in absent.stderr
 
 
+def test_a_full_disk_leaves_no_key_that_is_none_and_the_error_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "k"
+
+    def on_a_full_disk(*arguments: str) -> str:
+        """No file can grow there."""
+        shell = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *PALMCTL, "dbd", *arguments]
+        shown = subprocess.run(
+            [*shell, "--key-file", str(file)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert shown.returncode == 1
+        return shown.stderr
+
+    assert f"palmctl: {file}: " in on_a_full_disk("key", "--generate")
+    made = palmctl("dbd", "key", "--generate", "--key-file", str(file))
+    assert made.returncode == 0, made.stderr
+    common = ("--port", "x", "--device-pub-b64", DEVICE_KEY.public.b64, "--dbd-id", "d", "--gate-id", "g")
+    assert f"palmctl: {state_path(file)}: " in on_a_full_disk("simulate", "--forgot", *common)
+
+
 KEYS = [SigningKey.from_seed(bytes([number]) * 32) for number in (1, 2)]
 REF = "ab" * 16
 
@@ -343,6 +362,9 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
         str(tmp_path / "no"),
     )
     assert bad_policy.returncode == 2
+    bad_id = palmctl("dbd", "simulate", *common, "--device-pub-b64", DEVICE_KEY.public.b64, "--dbd-id", "d 1")
+    assert bad_id.returncode == 2
+    assert "an id has 1 to 64 of" in bad_id.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from device.platform.files import replace_synced
 from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
@@ -47,9 +48,7 @@ class Counters:
         if self.path is None:
             return
         obj = {name: value for name, value in vars(self).items() if name != "path"}
-        fresh = self.path.with_name(self.path.name + ".new")
-        fresh.write_text(json.dumps(obj), encoding="utf-8")
-        fresh.replace(self.path)
+        replace_synced(self.path, json.dumps(obj).encode("ascii"), mode=0o600)
 
 
 def load_counters(path: Path) -> Counters:

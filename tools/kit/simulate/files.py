@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from device.platform.files import naming, replace_synced
 from link1 import members
 from link1.canonical import b64_decode, read_strict
 from link1.errors import FormatError, SignatureError
@@ -35,10 +36,14 @@ def create_key(path: Path) -> SigningKey:
     """Make a new key file, readable by its owner only; raises FileExistsError rather than replace one."""
     key = SigningKey.generate()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.seed)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with naming(path), os.fdopen(descriptor, "wb") as file:
+            file.write(key.seed)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink()  # what a full disk left is no key, and would be in the way of the next try
+        raise
     return key
 
 
@@ -94,15 +99,6 @@ def _check_memory(memory: DeskMemory, kid: str, key: PublicKey) -> None:
 
 
 def save_memory(path: Path, kid: str, memory: DeskMemory) -> None:
-    """Replace the file at once and durably: temporary file, fsync, rename, fsync of the directory."""
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"dbd_kid": kid, "memory": memory.to_obj()}))  # far faster than `json.dump`
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Replace the file at once and durably; raises an OSError that names it."""
+    kept = json.dumps({"dbd_kid": kid, "memory": memory.to_obj()})  # far faster than `json.dump`
+    replace_synced(path, kept.encode("ascii"), mode=0o600)
