@@ -5,6 +5,7 @@ has to fail; a lawful one with every rule, and has to pass them all.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from link1.device_end import DeviceEnd
 from link1.envelope import Message, MessageRefused, MessageType, Role
 from link1.errors import FormatError
 from link1.events import ErrorReceived, Proven, RequestReceived
-from link1.frames import Channel, Frame, FrameDecoder, FrameKind, cobs_decode
+from link1.frames import Channel, Frame, FrameDecoder, FrameKind, cobs_decode, encode_frame
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
 from link1.objects import ErrorCode, Verdict
@@ -1045,10 +1046,40 @@ class PingsOften(SimulatedValidator):
         return [] if self._is_ping else super().sent(count, now_ms, in_port)
 
 
+class AcksLate(SimulatedValidator):
+    """Each of its ACKs takes 250 ms."""
+
+    def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
+        super().__init__(end, **changes)
+        self._frames = FrameDecoder()
+        self._held: deque[tuple[int, bytes]] = deque()
+
+    def next_deadline_ms(self) -> int | None:
+        due = [super().next_deadline_ms(), self._held[0][0] if self._held else None]
+        return min((time for time in due if time is not None), default=None)
+
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        out = b""
+        while data := super().data_to_send(now_ms, max_bytes):
+            super().sent(len(data), now_ms)
+            for frame in self._frames.feed(data):
+                if frame.kind is FrameKind.ACK:
+                    self._held.append((now_ms + 250, encode_frame(frame)))
+                else:
+                    out += encode_frame(frame)
+        while self._held and self._held[0][0] <= now_ms:
+            out += self._held.popleft()[1]
+        return out
+
+    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[Any]:
+        return []
+
+
 LAWFUL: dict[str, Callable[[Patch], End]] = {
     "a device that talks": lambda _: conform_ends.device(kind=SaysAll, passage_sensor=True),
     "a validator that waits": lambda _: validator(end=WaitsForStatus, passage_sensor=True),
     "a validator that pings often": lambda _: validator(PingsOften, passage_sensor=True),
+    "a validator whose ACKs come late": lambda _: validator(AcksLate, passage_sensor=True),
     "a validator that takes its time": lambda _: validator(TakesItsTime, passage_sensor=True),
     **{
         f"{role}: {change.__name__}": patched(change, role, passage_sensor=True)
