@@ -120,6 +120,16 @@ class Device:
             text=True,
         )
 
+    @contextmanager
+    def altered(self, program: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`palmd`, which `program` alters and begins; killed at the end."""
+        words = [sys.executable, "-c", program, "--config", str(self.board.config_path)]
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     def run_to_end(self) -> tuple[int, str]:
         """Start it where it must refuse to start: exit code and what it says."""
         process = self.popen()

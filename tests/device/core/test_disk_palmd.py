@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -187,15 +186,11 @@ raise SystemExit(main.main())
 """
     folder.rename(aside)
     folder.write_text("no folder")
-    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        try:
-            asyncio.run(until(lambda: "STORE_FAULT" in device.health()))
-            folder.unlink()
-            aside.rename(folder)
-            assert process.wait(WITHIN_S) == 0
-        finally:
-            process.kill()
+    with device.altered(program) as process:
+        asyncio.run(until(lambda: "STORE_FAULT" in device.health()))
+        folder.unlink()
+        aside.rename(folder)
+        assert process.wait(WITHIN_S) == 0
 
 
 def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:

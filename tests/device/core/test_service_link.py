@@ -1,8 +1,6 @@
 """What the core knows of the way to its service: from its start, and from the carrier's reports."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
@@ -68,7 +66,6 @@ def test_a_device_without_a_network_expects_no_carrier() -> None:
 
 def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
     program = "from device.core import main, self_description as own; own.SILENT_MS = 300; main.main()"
-    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
 
     async def story() -> None:
         await until(lambda: device.status().device_id != "")
@@ -76,8 +73,5 @@ def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> No
         await until(lambda: "palm-syncd" in device.health().get("OFFLINE", ""))
         assert not (await asyncio.to_thread(device.status)).cloud.online
 
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        try:
-            asyncio.run(story())
-        finally:
-            process.kill()
+    with device.altered(program):
+        asyncio.run(story())

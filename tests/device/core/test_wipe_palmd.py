@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -183,7 +182,6 @@ def begin_slowly(*given):
 running_wipe.begin_wipe = begin_slowly
 main.main()
 """
-    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
 
     async def story(port: str) -> None:
         async with validator_at(port, device.board) as validator:
@@ -198,11 +196,8 @@ main.main()
 
     with PtyPair() as pair:
         port = device.plug(pair)
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-            try:
-                asyncio.run(story(port))
-            finally:
-                process.kill()
+        with device.altered(program):
+            asyncio.run(story(port))
 
 
 def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:
@@ -210,7 +205,6 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
     keys = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
     # The same daemon, but that the validator hears its farewell for less than half a minute.
     program = "from device.core import main, running_wipe; running_wipe.FAREWELL_S = 0.5; main.main()"
-    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
 
     def held(process: "subprocess.Popen[bytes]") -> set[str]:
         counts = found_in_memory(process.pid, list(keys.values()))
@@ -225,12 +219,10 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
         await until(lambda: "REVOKED" in device.health())
         assert not held(process), "nor in what goes on in its place"
 
-    with PtyPair() as pair, subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+    with PtyPair() as pair:
         device.plug(pair)
-        try:
+        with device.altered(program) as process:
             asyncio.run(story(process))
-        finally:
-            process.kill()
 
 
 def test_a_wiped_device_whose_gallery_did_not_open_stays_until_its_record_is_handed_over(
@@ -255,7 +247,6 @@ async def noted(seconds, *more):
 main.asyncio.sleep = noted
 main.main()
 """
-    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
 
     async def story(port: str) -> None:
         await until(lambda: "STORE_FAULT" in device.health())
@@ -268,11 +259,8 @@ main.main()
 
     with PtyPair() as pair:
         port = device.plug(pair)
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-            try:
-                asyncio.run(story(port))
-            finally:
-                process.kill()
+        with device.altered(program):
+            asyncio.run(story(port))
 
 
 def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
