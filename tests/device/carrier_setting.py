@@ -34,7 +34,7 @@ from gallery.stream import Delta, Entry, Op, head_zero, next_head
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, sign_object
-from tests.device.status_makers import some_report
+from tests.device.status_makers import some_device_status, some_report
 
 DEVICE_ID = "gate-7-left"
 MODEL_ID = "m-test"
@@ -100,18 +100,8 @@ class Service:
 
 def device_status(issued_at_ms: int = 1_000, key: SigningKey = SERVICE_KEY, **changed: Any) -> bytes:
     """A signed device_status_obj."""
-    obj: JsonObject = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "active",
-        "issued_at_ms": issued_at_ms,
-        "challenge_b64": "AAAA",
-        "gallery": {"stream": STREAM, "epoch": 1, "seq": 0, "head": "0" * 64},
-        "config_seq": 1,
-        "dbd_keys": [],
-        "wipe": None,
-    }
-    return json.dumps(sign_object(Kind.DEVICE_STATUS, obj | changed, key)).encode()
+    obj = some_device_status(issued_at_ms=issued_at_ms) | changed
+    return json.dumps(sign_object(Kind.DEVICE_STATUS, obj, key)).encode()
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The status and the report of a healthy device, of which a test changes what it is about."""
+"""A healthy device's status and report, and the service's status of it: a test changes what it is about."""
 
 from typing import Any
 
@@ -22,6 +22,7 @@ from device.values.status import (
     UpdatesStatus,
     VerdictKey,
 )
+from link1.canonical import JsonObject
 from link1.objects import AppVersion
 
 
@@ -80,3 +81,19 @@ def some_report(**changes: Any) -> SelfReport:
         "updates": (),
     }
     return SelfReport(**(members | changes))
+
+
+def some_device_status(**changed: Any) -> JsonObject:
+    """A device_status_obj, which the service signs."""
+    obj: JsonObject = {
+        "v": 1,
+        "device_id": "gate-7-left",
+        "status": "active",
+        "issued_at_ms": 1_000,
+        "challenge_b64": "AAAA",
+        "gallery": {"stream": "t1.test", "epoch": 1, "seq": 0, "head": "0" * 64},
+        "config_seq": 1,
+        "dbd_keys": [],
+        "wipe": None,
+    }
+    return obj | changed

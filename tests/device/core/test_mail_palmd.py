@@ -15,9 +15,10 @@ from link1.signed import Kind, sign_object
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
+from tests.device.status_makers import some_device_status
 from tests.device.whole_device import Device, Validator, answered, pictures, until, validator_at
 from tools.kit.pty_pair import PtyPair
-from tools.palmctl.bench.board import DEVICE_ID, STREAM
+from tools.palmctl.bench.board import DEVICE_ID
 
 SIGNER = SigningKey.generate()
 
@@ -143,17 +144,10 @@ def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) -> None:
 
 
 def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> None:
-    status = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "revoked",
-        "issued_at_ms": now_ms(),
-        "challenge_b64": "AAAA",
-        "gallery": {"stream": STREAM, "epoch": 1, "seq": 0, "head": "0" * 64},
-        "config_seq": 1,
-        "dbd_keys": [],
-        "wipe": {"wipe_id": "0" * 32, "reason": "stolen"},
-    }
+    wipe = {"wipe_id": "0" * 32, "reason": "stolen"}
+    status = some_device_status(
+        device_id=DEVICE_ID, status="revoked", issued_at_ms=now_ms(), gallery=None, wipe=wipe
+    )
 
     async def first(port: str) -> None:
         async with validator_at(port, device.board, carries_mail=True) as validator:

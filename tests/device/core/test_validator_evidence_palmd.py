@@ -23,6 +23,7 @@ from link1.signed import Kind, sign_object
 from link1.transport.pump import monotonic_ms
 from link1.validator.desk import DeskEvent, ValidatorDesk
 from link1.validator.events import DeviceProven, StatusReceived
+from tests.device.status_makers import some_device_status
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
@@ -241,17 +242,8 @@ def rotation(device: Device, new: SigningKey, at_ms: int) -> bytes:
             "not_after_ms": end_ms,
         }
 
-    status = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "active",
-        "issued_at_ms": at_ms,
-        "challenge_b64": "AAAA",
-        "gallery": None,
-        "config_seq": 1,
-        "dbd_keys": [window(new, at_ms, None), window(device.board.validator_key, 0, at_ms)],
-        "wipe": None,
-    }
+    keys = [window(new, at_ms, None), window(device.board.validator_key, 0, at_ms)]
+    status = some_device_status(device_id=DEVICE_ID, issued_at_ms=at_ms, gallery=None, dbd_keys=keys)
     return canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
 
 

@@ -22,6 +22,7 @@ from link1.signed import Kind, sign_object
 from link1.validator.mail import OutboxCollected
 from tests.device.core.small_disk import refusing
 from tests.device.state_scan import files_of, found_in, found_in_memory
+from tests.device.status_makers import some_device_status
 from tests.device.whole_device import (
     Device,
     answered,
@@ -38,17 +39,10 @@ from tools.palmctl.reset import RESET_WITHIN_S, carry_out, who_is_here
 
 
 def wipe_order(device: Device) -> bytes:
-    status = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "revoked",
-        "issued_at_ms": 1_800_000_000_000,
-        "challenge_b64": "AAAA",
-        "gallery": None,
-        "config_seq": 1,
-        "dbd_keys": [],
-        "wipe": {"wipe_id": "w-1", "reason": "stolen"},
-    }
+    wipe = {"wipe_id": "w-1", "reason": "stolen"}
+    status = some_device_status(
+        device_id=DEVICE_ID, status="revoked", issued_at_ms=1_800_000_000_000, gallery=None, wipe=wipe
+    )
     return canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
 
 

@@ -40,7 +40,7 @@ from link1.sealed import (
 from link1.signed import Kind, sign_object
 from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 from tests.device.carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
-from tests.device.status_makers import some_report
+from tests.device.status_makers import some_device_status, some_report
 from tests.link1.cable import DEVICE_KEY, Cable, device_status, make_device, make_validator
 
 T = TypeVar("T")
@@ -79,18 +79,8 @@ def sealed(seq: int, type_: str, body: JsonObject, **changed: Any) -> JsonObject
 
 def status_wrapper(issued_at_ms: int = 1_000, **changed: Any) -> JsonObject:
     """A signed device_status_obj of this device."""
-    obj: JsonObject = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "active",
-        "issued_at_ms": issued_at_ms,
-        "challenge_b64": "AAAA",
-        "gallery": {"stream": STREAM, "epoch": 1, "seq": 0, "head": "0" * 64},
-        "config_seq": 1,
-        "dbd_keys": [],
-        "wipe": None,
-    }
-    return sign_object(Kind.DEVICE_STATUS, obj | changed, SERVICE_KEY)
+    obj = some_device_status(device_id=DEVICE_ID, issued_at_ms=issued_at_ms) | changed
+    return sign_object(Kind.DEVICE_STATUS, obj, SERVICE_KEY)
 
 
 @dataclass
