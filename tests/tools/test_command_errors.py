@@ -357,16 +357,19 @@ def test_figures_have_a_place_before_they_are_measured_and_are_shown_before_they
 ) -> None:
     out = tmp_path / "made" / "figures.json"
 
-    def measure(_folder: Path, _tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+    def measure(_folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
         assert out.parent.is_dir() and not out.exists()
         out.mkdir()
-        return {"figure": 1}, ["one figure"]
+        return {"figure": 1}
+
+    def summary(_figures: dict[str, Any]) -> list[str]:
+        return ["one figure"]
 
     with pytest.raises(IsADirectoryError):
-        report_figures(measure, out, as_json=False)
+        report_figures(measure, summary, out, as_json=False)
     assert capsys.readouterr().out == "one figure\n"
     with pytest.raises(IsADirectoryError):
-        report_figures(measure, out, as_json=False)
+        report_figures(measure, summary, out, as_json=False)
     assert capsys.readouterr().out == ""
 
 

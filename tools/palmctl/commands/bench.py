@@ -12,7 +12,7 @@ from tools.palmctl.groups import RIG, ExtendedGroup
 from tools.palmctl.output_file import require_writable
 
 Command = Callable[..., Any]
-Measure = Callable[[Path, Callable[[str], None]], tuple[dict[str, Any], list[str]]]
+Figures = dict[str, Any]
 
 
 def outputs(command: Command) -> Command:
@@ -24,7 +24,13 @@ def outputs(command: Command) -> Command:
     )(command)
 
 
-def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None:
+def report_figures(
+    measure: Callable[[Path, Callable[[str], None]], Figures],
+    summary: Callable[[Figures], list[str]],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Measure in a temporary folder, and print or write the figures."""
     from tools.palmctl.bench.daemon import BenchFailed
 
@@ -33,10 +39,10 @@ def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None
         require_writable(out)
     with tempfile.TemporaryDirectory(prefix="palm-bench-") as folder:
         try:
-            figures, lines = measure(Path(folder), lambda text: click.echo(text, err=True))
+            figures = measure(Path(folder), lambda text: click.echo(text, err=True))
         except BenchFailed as error:
             raise click.ClickException(f"the bench failed: {error}") from error
-    click.echo(json.dumps(figures) if as_json else "\n".join(lines))
+    click.echo(json.dumps(figures) if as_json else "\n".join(summary(figures)))
     if out is not None:  # last: a disk that is full by now does not cost the figures
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
@@ -82,10 +88,11 @@ def bench(
         return
     from tools.palmctl.bench.run import run_bench, summary
 
-    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_bench(
+    report_figures(
+        lambda folder, tell: run_bench(
             folder, templates=templates, passages=passages, start_templates=start_templates, tell=tell
-        )
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
+        ),
+        summary,
+        out,
+        as_json=as_json,
+    )

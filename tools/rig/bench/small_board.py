@@ -225,14 +225,14 @@ def main(
     *, profiles: tuple[str, ...], templates: int, passages: int, out: Path | None, as_json: bool
 ) -> None:
     """Measure a whole device on cores as slow as a small board's."""
-
-    def measure(folder: Path, tell: Tell) -> tuple[dict[str, Any], list[str]]:
-        figures = run_board_bench(
+    report_figures(
+        lambda folder, tell: run_board_bench(
             folder, profiles=profiles, templates=templates, passages=passages, tell=tell
-        )
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
+        ),
+        summary,
+        out,
+        as_json=as_json,
+    )
 
 
 if __name__ == "__main__":

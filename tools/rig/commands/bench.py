@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tools.palmctl.commands.bench import outputs, report_figures
+from tools.palmctl.commands.bench import Figures, outputs, report_figures
 
 
 @click.command()
@@ -41,11 +40,8 @@ def cloud(
     """
     from tools.rig.bench.cloud import CloudBench, run_cloud_bench, summary
 
-    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_cloud_bench(folder, CloudBench(requests, batches, devices, templates), tell)
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
+    setup = CloudBench(requests, batches, devices, templates)
+    report_figures(lambda folder, tell: run_cloud_bench(folder, setup, tell), summary, out, as_json=as_json)
 
 
 @click.command()
@@ -75,11 +71,10 @@ def strangers(*, seconds: float, connections: int, devices: int, out: Path | Non
     """
     from tools.rig.bench.cloud_strangers import StrangersBench, run_strangers_bench, summary
 
-    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_strangers_bench(folder, StrangersBench(seconds, connections, devices), tell)
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
+    setup = StrangersBench(seconds, connections, devices)
+    report_figures(
+        lambda folder, tell: run_strangers_bench(folder, setup, tell), summary, out, as_json=as_json
+    )
 
 
 @click.command()
@@ -99,11 +94,9 @@ def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     """
     from tools.rig.bench.link import run_link_bench, summary
 
-    def measure(_folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_link_bench(requests=requests, tell=tell)
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
+    report_figures(
+        lambda _folder, tell: run_link_bench(requests=requests, tell=tell), summary, out, as_json=as_json
+    )
 
 
 @click.command()
@@ -143,17 +136,11 @@ def device(
     """Measure a device in long service: large galleries, work during passages, an empty gate, flash."""
     from tools.rig.bench.device import run_device_bench, run_start_bench, summary
 
-    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+    def measure(folder: Path, tell: Callable[[str], None]) -> Figures:
         if start_only:
-            figures = run_start_bench(folder, templates=templates, tell=tell)
-        else:
-            figures = run_device_bench(
-                folder,
-                templates=templates,
-                passages=passages,
-                beside_templates=beside_templates,
-                tell=tell,
-            )
-        return figures, summary(figures)
+            return run_start_bench(folder, templates=templates, tell=tell)
+        return run_device_bench(
+            folder, templates=templates, passages=passages, beside_templates=beside_templates, tell=tell
+        )
 
-    report_figures(measure, out, as_json=as_json)
+    report_figures(measure, summary, out, as_json=as_json)
