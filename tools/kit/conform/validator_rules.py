@@ -221,6 +221,11 @@ def _opens_for(bench: EndUnderTest, asked: Request, **changes: Any) -> None:
         raise Broken(f"it did not open ({decision.outcome}, {decision.reason})")
 
 
+def _closed_for(bench: EndUnderTest, asked: Request, **changes: Any) -> None:
+    wrapper = verdict_for(bench, asked, **changes)
+    not_opened(bench, wrapper, bench.peer.say("verdict", wrapper), answered=True)
+
+
 def _opens_at(decided_at_ms: int) -> Callable[[EndUnderTest], None]:
     """A check that it opens however wrong the device's clock is."""
 
@@ -256,9 +261,7 @@ def _cancelled(bench: EndUnderTest) -> None:
     )
     if heard is None:
         raise Broken(f"no cancel of the open request within {bench.setup.wait_ms} ms")
-    wrapper = verdict_for(bench, asked)
-    mark = bench.peer.say("verdict", wrapper)
-    not_opened(bench, wrapper, mark, answered=True)
+    _closed_for(bench, asked)
 
 
 def _replaced(bench: EndUnderTest) -> None:
@@ -268,9 +271,7 @@ def _replaced(bench: EndUnderTest) -> None:
     mark = bench.peer.mark
     bench.do(Deed.REPLACE)
     newer, _ = heard_request(bench, mark, but=asked.txn_id)
-    wrapper = verdict_for(bench, asked)
-    mark = bench.peer.say("verdict", wrapper)
-    not_opened(bench, wrapper, mark, answered=True)
+    _closed_for(bench, asked)
     _opens_for(bench, newer)
 
 
@@ -365,20 +366,14 @@ def _old_seq(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     acted_on, _, _ = _opened(bench)
     asked, _ = next_request(bench)
-    wrapper = verdict_for(bench, asked, verdict_seq=acted_on["verdict"]["verdict_seq"])
-    mark = bench.peer.say("verdict", wrapper)
-    not_opened(bench, wrapper, mark, answered=True)
+    _closed_for(bench, asked, verdict_seq=acted_on["verdict"]["verdict_seq"])
 
 
 def _answered_request(bench: EndUnderTest) -> None:
     """A second, different verdict for a request that has its decision."""
     _needs_opening(bench)
     wrapper, _, _ = _opened(bench)
-    verdict = wrapper["verdict"]
-    asked = Request.from_obj(verdict)
-    second = verdict_for(bench, asked)
-    mark = bench.peer.say("verdict", second)
-    not_opened(bench, second, mark, answered=True)
+    _closed_for(bench, Request.from_obj(wrapper["verdict"]))
 
 
 def _late(bench: EndUnderTest) -> None:
@@ -390,9 +385,7 @@ def _late(bench: EndUnderTest) -> None:
             f"its ttl_ms is {asked.ttl_ms}; let it ask with at most {LONGEST_LATE_MS - LATE_AFTER_TTL_MS}"
         )
     bench.peer.listen(late_ms + 300)
-    wrapper = verdict_for(bench, asked)
-    mark = bench.peer.say("verdict", wrapper)
-    not_opened(bench, wrapper, mark, answered=True)
+    _closed_for(bench, asked)
 
 
 def _resolve_known(bench: EndUnderTest) -> None:
@@ -555,9 +548,7 @@ def _restart_highest(bench: EndUnderTest) -> None:
     acted_on, _, _ = _opened(bench)
     bench.restart()
     asked, _ = next_request(bench)
-    wrapper = verdict_for(bench, asked, verdict_seq=acted_on["verdict"]["verdict_seq"])
-    mark = bench.peer.say("verdict", wrapper)
-    not_opened(bench, wrapper, mark, answered=True)
+    _closed_for(bench, asked, verdict_seq=acted_on["verdict"]["verdict_seq"])
 
 
 def _restart_resolves(bench: EndUnderTest) -> None:
