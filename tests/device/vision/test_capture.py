@@ -1,7 +1,6 @@
 """The capture thread over scripted cameras: real threads, a clock that the script moves."""
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 
@@ -52,19 +51,16 @@ class Script:
 
 
 class Bench:
-    def __init__(
-        self,
-        openings: list[Script | Exception],
-        clock: Clock,
-        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
-    ) -> None:
+    def __init__(self, openings: list[Script | Exception], clock: Clock) -> None:
         self.clock = clock
         self.tried_at_ms: list[int] = []
         self.slot = FrameSlot()
         self.states: list[CameraState] = []
-        self.changed = threading.Condition()
+        self.waited_s: list[float] = []
         self.openings = openings
-        self.thread = CaptureThread(self.open, self.slot, now_ms=clock, on_state=self.heard, wait=wait)
+        self.thread = CaptureThread(
+            self.open, self.slot, now_ms=clock, on_state=self.states.append, wait=self.wait
+        )
 
     def open(self) -> Script:
         self.tried_at_ms.append(self.clock.now_ms)
@@ -73,14 +69,19 @@ class Bench:
             raise opening
         return opening
 
-    def heard(self, state: CameraState) -> None:
-        with self.changed:
-            self.states.append(state)
-            self.changed.notify_all()
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        """The time that the thread would have slept passes at once."""
+        if stop.is_set():
+            return True
+        self.waited_s.append(seconds)
+        self.clock.now_ms += round(seconds * 1000)
+        return False
 
-    def wait_for(self, held: Callable[[], bool]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(held, DEADLINE_S)
+    def run_until(self, last: Script) -> None:
+        """Run the thread until this camera's steps are done."""
+        self.thread.start()
+        assert last.done.wait(DEADLINE_S)
+        assert self.thread.stop()
 
     def conditions(self) -> list[CameraCondition]:
         return [state.condition for state in self.states]
@@ -145,9 +146,7 @@ def test_frames_are_numbered_stamped_and_counted() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE] * 5)
     bench = Bench([camera], clock)
-    bench.thread.start()
-    assert camera.done.wait(DEADLINE_S)
-    assert bench.thread.stop()
+    bench.run_until(camera)
     assert camera.closed
     assert (bench.thread.frames, bench.thread.opened) == (5, 1)
     assert bench.slot.dropped == 4
@@ -159,9 +158,7 @@ def test_a_stall_is_told_and_so_is_its_end() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE, 1000, 1000, PICTURE])
     bench = Bench([camera], clock)
-    bench.thread.start()
-    assert camera.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(camera)
     assert bench.conditions() == [CameraCondition.OK, CameraCondition.STALLED, CameraCondition.OK]
     assert "no picture for 1.5 s" in bench.states[1].message
 
@@ -170,9 +167,7 @@ def test_a_stall_takes_the_frame_from_before_out_of_view() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE, 2000])
     bench = Bench([camera], clock)
-    bench.thread.start()
-    assert camera.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(camera)
     assert bench.slot.take(0.0) is None
 
 
@@ -181,11 +176,7 @@ def test_a_lost_camera_is_opened_again_and_numbers_go_on() -> None:
     first = Script(clock, [PICTURE, CameraLost("camera unplugged; check its cable")])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
-    bench.thread.start()
-    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
-    clock.now_ms += 600
-    assert second.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(second)
     assert first.closed
     assert bench.conditions() == [CameraCondition.OK, CameraCondition.ABSENT, CameraCondition.OK]
     assert bench.states[1].message == "camera unplugged; check its cable"
@@ -198,23 +189,13 @@ def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE])
     openings: list[Script | Exception] = [CameraUnavailable(f"absent {i}") for i in range(7)]
-    waited_s: list[float] = []
-
-    def wait(stop: threading.Event, seconds: float) -> bool:
-        """The time that the thread would have slept passes at once."""
-        waited_s.append(seconds)
-        clock.now_ms += round(seconds * 1000)
-        return stop.is_set()
-
-    bench = Bench([*openings, camera], clock, wait)
-    bench.thread.start()
-    assert camera.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench = Bench([*openings, camera], clock)
+    bench.run_until(camera)
     pauses_ms = np.diff(bench.tried_at_ms)
     assert (pauses_ms[1:] >= pauses_ms[:-1]).all()
     assert pauses_ms[1] > pauses_ms[0]
     assert pauses_ms[-1] > 9_000
-    assert max(waited_s) < 1.0  # alive to the watchdog meanwhile
+    assert max(bench.waited_s) < 1.0  # alive to the watchdog meanwhile
     assert [s.condition for s in bench.states][-1] is CameraCondition.OK
 
 
@@ -241,10 +222,8 @@ def test_a_camera_that_hangs_while_it_is_opened_or_closed_is_no_thread_that_hang
 
     camera = Hanging(clock, [])
     bench = Bench([], clock)
-    bench.thread = CaptureThread(open_slowly, bench.slot, now_ms=clock, on_state=bench.heard)
-    bench.thread.start()
-    assert camera.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.thread = CaptureThread(open_slowly, bench.slot, now_ms=clock, on_state=bench.states.append)
+    bench.run_until(camera)
     assert silent_ms["read"] == 9_000
     assert max(silent_ms["open"], silent_ms["close"]) <= 0
 
@@ -254,11 +233,7 @@ def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
     first = Script(clock, [PICTURE, 6000])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
-    bench.thread.start()
-    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
-    clock.now_ms += 600
-    assert second.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(second)
     assert first.closed
     assert "closed and opened again" in bench.states[1].message
 
@@ -268,11 +243,7 @@ def test_a_camera_that_gives_only_damaged_pictures_is_not_said_to_give_none() ->
     first, second = Script(clock, [2000, 4000]), Script(clock, [PICTURE])
     first.damaged_a_read = 1
     bench = Bench([first, second], clock)
-    bench.thread.start()
-    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
-    clock.now_ms += 600
-    assert second.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(second)
     assert "has given only damaged pictures" in bench.states[0].message
     assert "gives only damaged pictures; it is closed and opened again" in bench.states[1].message
 
@@ -282,11 +253,7 @@ def test_an_unexpected_failure_does_not_end_the_thread() -> None:
     first = Script(clock, [MemoryError("codec")])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
-    bench.thread.start()
-    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
-    clock.now_ms += 600
-    assert second.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(second)
     assert "MemoryError" in bench.states[0].message
 
 
@@ -297,9 +264,5 @@ def test_skipped_pictures_are_counted_over_all_openings() -> None:
     second = Script(clock, [PICTURE])
     second.skipped = 2
     bench = Bench([first, second], clock)
-    bench.thread.start()
-    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
-    clock.now_ms += 600
-    assert second.done.wait(DEADLINE_S)
-    bench.thread.stop()
+    bench.run_until(second)
     assert bench.thread.skipped == 5
