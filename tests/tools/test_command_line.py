@@ -16,12 +16,16 @@ from click.testing import CliRunner
 from device.config.config import MEMBERS
 from device.doctor.examine import CHECKS
 from models.manifest import shipped_model_dir
+from tools.palmctl.groups import children
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS, main
 
 PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 WITHIN_S = 60.0
 HELPS = COMMANDS | ADDED_COMMANDS
-HEAVY = {"asyncio", "cryptography", "cv2", "httpx", "numpy", "onnxruntime", "pydantic", "ssl", "uvicorn"}
+HEAVY = {
+    *("asyncio", "cryptography", "cv2", "faiss", "httpx", "nacl", "numpy", "onnxruntime", "pydantic"),
+    *("sqlite_utils", "ssl", "starlette", "uvicorn"),
+}
 """What a Raspberry Pi needs a tenth of a second or more for, each."""
 
 
@@ -29,12 +33,8 @@ def every_command(
     command: click.Command = main, path: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], click.Command]:
     found = {path: command}
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
-            if child is not None and not child.hidden:
-                found |= every_command(child, (*path, name))
+    for name, child in children(command, click.Context(command)):
+        found |= every_command(child, (*path, name))
     return found
 
 
@@ -58,12 +58,23 @@ def test_help_shows_every_command_s_first_sentence_whole(path: tuple[str, ...]) 
     done = CliRunner(env={"COLUMNS": "60"}).invoke(main, [*path, "--help"], prog_name="palmctl")
     said = " ".join(done.output.split())
     assert "..." not in said.replace("[ARGS]...", "")
-    children = {place: one for place, one in EVERY.items() if place[:-1] == path and place}
-    assert children
-    for place, child in children.items():
+    below = {place: one for place, one in EVERY.items() if place[:-1] == path and place}
+    assert below
+    for place, child in below.items():
         # The first group's lines are a table, so that --help imports nothing.
         text = child.get_short_help_str(limit=10_000) if path else HELPS[place[0]][1]
         assert f"{place[-1]} {text}" in said
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, [*path, "--help"])
+    assert done.exit_code == 0, done.output
+    assert "Usage:" in done.output
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "doctor --help"])

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from device.trust.keystore import KeyStore
+from tools.palmctl.groups import children
 from tools.palmctl.main import COMMANDS, main
 
 WITHIN_S = 60.0
@@ -30,9 +31,8 @@ LONG = {"bench", "demo", "playground"}
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if not isinstance(command, click.Group):
         return [path]
-    context = click.Context(command)
-    children = ((name, command.get_command(context, name)) for name in command.list_commands(context))
-    return [leaf for name, child in children if child for leaf in leaves(child, (*path, name))]
+    below = children(command, click.Context(command))
+    return [leaf for name, child in below for leaf in leaves(child, (*path, name))]
 
 
 LEAVES = [words for words in leaves(main) if words[0] not in LONG and words != ("link", "pair")]

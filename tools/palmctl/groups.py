@@ -6,7 +6,7 @@ distributions (tools/rig/packaging), which name their commands as entry points.
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -25,8 +25,7 @@ class WholeHelpGroup(click.Group):
     group_class = type
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        children = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, first_sentence(child)) for name, child in children if child and not child.hidden]
+        rows = [(name, first_sentence(child)) for name, child in children(self, ctx)]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
@@ -70,6 +69,15 @@ class ExtendedGroup(WholeHelpGroup):
             "out; run the command from a checkout of the project, where `make demo` installs all of it from "
             "the lock"
         )
+
+
+def children(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The commands of a group, with their names; nothing is below another command."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            if child is not None and not child.hidden:
+                yield name, child
 
 
 def first_sentence(command: click.Command) -> str:

@@ -17,6 +17,7 @@ import click
 
 from device.config.config import MEMBERS, defaults_text
 from device.health import NOT_SERVING, HealthWord
+from tools.palmctl.groups import children
 from tools.palmctl.language import marked
 from tools.rig.health_advice import ADVICE
 from tools.rig.portuguese_pages import in_portuguese, with_blocks
@@ -120,11 +121,8 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
     for option, text in records:
         yield f"  {option:<{width}}  {' '.join(text.split())}\n"
     yield "```\n"
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
-            if child is not None and not child.hidden:
-                yield from _commands(child, click.Context(child, info_name=name, parent=context))
+    for name, child in children(command, context):
+        yield from _commands(child, click.Context(child, info_name=name, parent=context))
 
 
 # ---- health words

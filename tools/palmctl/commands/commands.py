@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.groups import first_sentence
+from tools.palmctl.groups import children, first_sentence
 
 _EXIT_CODES = re.compile(r"^Exit codes? (?P<codes>.*?)(?:\n\n|\Z)", re.DOTALL | re.MULTILINE)
 _ONE_CODE = re.compile(
@@ -45,11 +45,8 @@ def _leaves(command: click.Command, context: click.Context) -> Iterator[tuple[cl
     """Every command that does something, with its context: a group that runs without a command is one too."""
     if not isinstance(command, click.Group) or command.invoke_without_command:
         yield command, context
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
-            if child is not None and not child.hidden:
-                yield from _leaves(child, click.Context(child, info_name=name, parent=context))
+    for name, child in children(command, context):
+        yield from _leaves(child, click.Context(child, info_name=name, parent=context))
 
 
 def _described(command: click.Command, context: click.Context) -> dict[str, Any]:
