@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from click.testing import CliRunner
 
 from link1.keys import SigningKey
-from tools.cloud.command import cloud
+from tests.palmctl import PALMCTL, printed
 
 DBD_KEY = SigningKey.from_seed(bytes([31]) * 32)
 DBD_ID, GATE_ID = "dbd-7", "gate-7"
@@ -37,7 +35,7 @@ class Server:
 
     def start(self) -> None:
         """Returns when it accepts connections; the same port each time."""
-        command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "serve", "--json"]
+        command = [*PALMCTL, "cloud", "serve", "--json"]
         self.process = subprocess.Popen(
             [*command, "--data", str(self.data), "--port", str(self.port)],
             stdout=subprocess.PIPE,
@@ -53,12 +51,9 @@ class Server:
             self.process.wait(20)
             self.process = None
 
-    def operate(self, *arguments: str) -> dict[str, Any]:
+    def operate(self, *arguments: str) -> Any:
         """`palmctl cloud …`."""
-        done = CliRunner().invoke(cloud, [*arguments, "--data", str(self.data), "--json"])
-        assert done.exit_code == 0, done.output
-        printed: dict[str, Any] = json.loads(done.stdout)
-        return printed
+        return printed("cloud", *arguments, "--data", str(self.data))
 
     def enter_new_tenant(self) -> None:
         """Become the operator and the back office of a tenant without devices, with a validator's key."""

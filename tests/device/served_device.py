@@ -17,6 +17,7 @@ from device.trust.keystore import KeyStore
 from device.values.status import CoreStatus, read_status
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from tests.device.whole_device import nobody
+from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.verdict_latency import FolderWriter
 from tools.palmctl.commands.provision import provision
@@ -53,7 +54,7 @@ class ServedDevice:
         self._start(
             "validator",
             [
-                sys.executable, "-m", "tools.palmctl.main", "dbd", "simulate", "--port", port,
+                *PALMCTL, "dbd", "simulate", "--port", port,
                 "--dbd-id", DBD_ID, "--gate-id", GATE_ID, "--key-file", str(key_file), "--device-pub-b64",
                 self.keys.verdict.public.b64, "--json", "--server", server.url, "--api-key-stdin",
             ],

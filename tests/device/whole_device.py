@@ -38,6 +38,7 @@ from link1.validator.memory import DeskMemory
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
+from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
 from tools.palmctl.bench.verdict_latency import FolderWriter, encode
@@ -129,6 +130,21 @@ class Device:
                 yield process
             finally:
                 process.kill()
+
+    def palmctl(self, *words: str) -> subprocess.Popen[str]:
+        """A command of the technician's, which Ctrl-C ends."""
+        return subprocess.Popen(
+            [
+                *("env", "--default-signal=INT"),  # who runs the tests in the background has it ignored
+                *PALMCTL,
+                *words,
+                *("--config", str(self.board.config_path)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run_to_end(self) -> tuple[int, str]:
         """Start it where it must refuse to start: exit code and what it says."""

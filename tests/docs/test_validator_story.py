@@ -4,10 +4,10 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.docs.page_commands import DOCS
+from tests.palmctl import PALMCTL
 from tools.rig.demo.programs import RunningPrograms, module, palmctl
 
 TEXT = re.sub(r"\\\n *", "", (DOCS / "tutorials/VALIDATOR.md").read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
         words = shown("dbd simulate", PATH=ends["validator"], K=device_key, **keys)
         stage.start("validator", module("tools.palmctl.main", *words))
         words = shown("dbd conform --as-device", FIRST_PATH=ends["device"], YOUR_PUBLIC_KEY=own_key, **keys)
-        played = [sys.executable, "-m", "tools.palmctl.main", *words, "--only", "handshake", "--json"]
+        played = [*PALMCTL, *words, "--only", "handshake", "--json"]
         done = subprocess.run(played, capture_output=True, text=True, timeout=100, check=False)
     finally:
         stage.stop()

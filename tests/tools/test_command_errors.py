@@ -25,6 +25,7 @@ from link1.plain_file import read_plain_file
 from tests import REPOSITORY
 from tests.device.core.small_disk import fill, small_disk
 from tests.device.status_makers import some_status
+from tests.palmctl import PALMCTL
 from tools.palmctl.commands.bench import report_figures
 from tools.palmctl.live_terminal import live_line
 from tools.palmctl.main import main
@@ -53,7 +54,7 @@ def config(tmp_path: Path) -> Path:
 
 def test_a_terminal_without_the_signs_gets_the_words(config: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl.main", "doctor", "configuration", "--config", str(config)],
+        [*PALMCTL, "doctor", "configuration", "--config", str(config)],
         env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False,
     )  # fmt: skip
     assert b"configuration" in done.stdout and done.returncode == 0, done.stderr
@@ -378,7 +379,7 @@ def test_figures_have_a_place_before_they_are_measured_and_are_shown_before_they
 
 def without_stream(closed: str, *words: str) -> subprocess.Popen[str]:
     """A command that a shell starts without one of its streams."""
-    command = [sys.executable, "-m", "tools.palmctl.main", *words]
+    command = [*PALMCTL, *words]
     return subprocess.Popen(
         ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command],
         stdout=subprocess.PIPE,
@@ -459,7 +460,7 @@ def test_no_line_is_written_over_on_a_stream_that_is_not_there(monkeypatch: pyte
 def on_terminal(words: list[str], **environment: str) -> bytes:
     """What a command writes to a terminal of its own."""
     inner, outer = pty.openpty()
-    command = [sys.executable, "-m", "tools.palmctl.main", *words]
+    command = [*PALMCTL, *words]
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     process = subprocess.Popen(
         command, stdin=outer, stdout=outer, stderr=outer, env=env | {"TERM": "xterm"} | environment

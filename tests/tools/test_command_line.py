@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from device.config.config import MEMBERS
 from device.doctor.examine import CHECKS
 from models.manifest import shipped_model_dir
+from tests.palmctl import PALMCTL
 from tools.palmctl.groups import children
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS, main
 
-PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 WITHIN_S = 60.0
 HELPS = COMMANDS | ADDED_COMMANDS
 HEAVY = {

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from link1.envelope import Role
 from link1.errors import FormatError
+from tests.palmctl import PALMCTL
 from tests.tools.conform_ends import DEVICE_KEY
 from tests.until import until
 from tools.kit.c_validator.driver import NoCompilerError, build
@@ -18,36 +19,49 @@ from tools.kit.conform.runner import rules_for
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key
 
-PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
-
 
 def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*PALMCTL, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_our_own_simulator_passes_on_a_cable(tmp_path: Path) -> None:
-    """As the developer of a validator runs it: two commands on a virtual pair."""
-    dbd_key, device_key = tmp_path / "dbd.key", tmp_path / "device.key"
-    dbd_pub, device_pub = create_key(dbd_key).public.b64, create_key(device_key).public.b64
-    with PtyPair(directory=tmp_path) as cable:
-        simulator = subprocess.Popen(
+def judged(
+    folder: Path, validator: Sequence[str], validator_pub: str, *rules: str
+) -> "subprocess.CompletedProcess[str]":
+    """A validator, and the kit as a device at the other end of a virtual cable."""
+    device_key = folder / "device.key"
+    device_pub = create_key(device_key).public.b64
+    with (
+        PtyPair(directory=folder) as cable,
+        subprocess.Popen(
             [
-                *(*PALMCTL, "dbd", "simulate", "--port", cable.right, "--device-pub-b64", device_pub),
-                *("--key-file", str(dbd_key), "--dbd-id", "dbd-1", "--gate-id", "gate-1", "--ttl-ms", "1000"),
+                *validator,
+                *("--port", cable.right, "--device-pub-b64", device_pub),
+                *("--dbd-id", "dbd-1", "--gate-id", "gate-1"),
             ],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        ) as process,
+    ):
         try:
-            shown = palmctl(
-                *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", dbd_pub),
-                *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1"),
-                *("--only", "frame.bad_crc", "--only", "opens", "--only", "request", "--only", "resolve"),
-                *("--skip", "opens.late", "--json"),
+            return palmctl(
+                *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", validator_pub),
+                *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1", *rules),
             )
         finally:
-            simulator.kill()
-            simulator.wait()
+            process.kill()
+
+
+def test_our_own_simulator_passes_on_a_cable(tmp_path: Path) -> None:
+    """As the developer of a validator runs it: two commands on a virtual pair."""
+    dbd_key = tmp_path / "dbd.key"
+    shown = judged(
+        tmp_path,
+        [*PALMCTL, "dbd", "simulate", "--key-file", str(dbd_key), "--ttl-ms", "1000"],
+        create_key(dbd_key).public.b64,
+        *("--only", "frame.bad_crc", "--only", "opens", "--only", "request", "--only", "resolve"),
+        *("--skip", "opens.late", "--json"),
+    )
     *findings, summary = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [finding for finding in findings if finding["result"] != "PASS"] == []
     assert [summary[name] for name in ("passed", "failed", "not_tried")] == [len(findings), 0, 0]
@@ -63,36 +77,14 @@ def test_a_validator_that_shares_no_code_with_us_passes(tmp_path: Path) -> None:
         build(program, "-O1")
     except NoCompilerError as error:
         pytest.skip(str(error))
-    dbd_key, device_key = tmp_path / "dbd.key", tmp_path / "device.key"
-    dbd_pub, device_pub = create_key(dbd_key).public.b64, create_key(device_key).public.b64
-    with PtyPair(directory=tmp_path) as cable:
-        validator = subprocess.Popen(
-            [
-                *(
-                    str(program),
-                    "--port",
-                    cable.right,
-                    "--device-pub-b64",
-                    device_pub,
-                    "--key-file",
-                    str(dbd_key),
-                ),
-                *("--state", str(tmp_path / "state"), "--dbd-id", "dbd-1", "--gate-id", "gate-1"),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            shown = palmctl(
-                *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", dbd_pub),
-                *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1"),
-                *("--only", "frame", "--only", "envelope", "--only", "opens", "--only", "decision"),
-                *("--skip", "opens.late", "--json"),
-            )
-        finally:
-            validator.kill()
-            validator.communicate()
+    dbd_key = tmp_path / "dbd.key"
+    shown = judged(
+        tmp_path,
+        [str(program), "--key-file", str(dbd_key), "--state", str(tmp_path / "state")],
+        create_key(dbd_key).public.b64,
+        *("--only", "frame", "--only", "envelope", "--only", "opens", "--only", "decision"),
+        *("--skip", "opens.late", "--json"),
+    )
     *findings, summary = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [finding for finding in findings if finding["result"] != "PASS"] == []
     assert summary["passed"] == len(findings) > 30
@@ -100,35 +92,12 @@ def test_a_validator_that_shares_no_code_with_us_passes(tmp_path: Path) -> None:
 
 def test_a_broken_end_is_exit_1_and_says_what_was_found(tmp_path: Path) -> None:
     """An end without a key that is pinned: it answers RST and proves nothing."""
-    key_file = tmp_path / "k"
-    key = create_key(key_file)
-    with PtyPair(directory=tmp_path) as cable:
-        simulator = subprocess.Popen(
-            [
-                *(*PALMCTL, "dbd", "simulate", "--port", cable.right, "--device-pub-b64", key.public.b64),
-                *("--key-file", str(tmp_path / "dbd.key"), "--generate", "--dbd-id", "dbd-1"),
-                *("--gate-id", "gate-1"),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            shown = palmctl(
-                *(
-                    "dbd",
-                    "conform",
-                    "--as-device",
-                    "--port",
-                    cable.left,
-                    "--peer-pub-b64",
-                    DEVICE_KEY.public.b64,
-                ),
-                *("--key-file", str(key_file), "--device-id", "palm-1", "--gate-id", "gate-1"),
-                *("--only", "handshake.hello", "--only", "handshake.prove"),
-            )
-        finally:
-            simulator.kill()
-            simulator.wait()
+    shown = judged(
+        tmp_path,
+        [*PALMCTL, "dbd", "simulate", "--key-file", str(tmp_path / "dbd.key"), "--generate"],
+        DEVICE_KEY.public.b64,
+        *("--only", "handshake.hello", "--only", "handshake.prove"),
+    )
     assert shown.returncode == 1
     assert "FAIL       handshake.hello" in shown.stdout
     assert "§3 Handshake" in shown.stdout

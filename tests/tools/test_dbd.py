@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -37,12 +36,12 @@ from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
 from tests.link1.cable import device_status
+from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
 
 DEVICE_KEY = SigningKey.from_seed(b"d" * 32)
-PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 
 
 def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.palmctl import PALMCTL
 from tests.until import until
 
 
@@ -19,7 +19,7 @@ from tests.until import until
 def test_the_whole_story(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl.main", "demo", "--json", "--dir", str(folder)],
+        [*PALMCTL, "demo", "--json", "--dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=220,
@@ -67,7 +67,8 @@ def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> 
     folder = tmp_path / "demo"
     command = [
         *("env", "--default-signal=HUP"),  # the tests may run under nohup
-        *(sys.executable, "-m", "tools.palmctl.main", "demo", "--json", "--dir", str(folder)),
+        *PALMCTL,
+        *("demo", "--json", "--dir", str(folder)),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         assert demo.stdout is not None and b'"cloud_up"' in demo.stdout.readline()
@@ -83,7 +84,7 @@ def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl.main", "demo", "--dir", str(tmp_path)],
+        [*PALMCTL, "demo", "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,11 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.palmctl import PALMCTL
 
 
 @pytest.mark.long
@@ -14,7 +15,7 @@ import pytest
 def test_a_gate_without_a_network_lives_on_mail(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl.main", "demo", "--offline", "--json", "--dir", str(folder)],
+        [*PALMCTL, "demo", "--offline", "--json", "--dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=220,

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from device.trust.keystore import KeyStore
+from tests.palmctl import PALMCTL
 from tools.palmctl.groups import children
 from tools.palmctl.main import COMMANDS, main
 
@@ -165,7 +166,7 @@ def test_as_a_user_who_may_not(words: tuple[str, ...], half: Path) -> None:
 
 
 def palmctl(*words: str) -> list[str]:
-    return [sys.executable, "-m", "tools.palmctl.main", *words]
+    return [*PALMCTL, *words]
 
 
 @pytest.mark.parametrize("words", [("--help",), ("config", "show", "--defaults"), ("doctor", "--json")])

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests import REPOSITORY
+from tests.palmctl import PALMCTL
 from tools.palmctl.pages.server import LocalPage, Reply
 from tools.rig.browser import browsing, find_chromium
 from tools.rig.packaging.deb import SYSTEM_FILES
@@ -151,16 +152,7 @@ def test_the_watchdog_is_fed_while_the_page_asks_and_no_longer(tmp_path: Path) -
         '[camera]\nsource = "/dev/video99"\n[link]\nport = "/dev/ttyACM99"\n'
     )
     program = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tools.palmctl.main",
-            "totem",
-            "--config",
-            str(config),
-            "--url-file",
-            str(url_file),
-        ],
+        [*PALMCTL, "totem", "--config", str(config), "--url-file", str(url_file)],
         env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"},
         stdout=subprocess.DEVNULL,
     )

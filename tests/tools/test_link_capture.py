@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from link1.errors import FormatError
 from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.transport.serial_port import open_port
 from tests import REPOSITORY
+from tests.palmctl import PALMCTL
 from tools.kit.golden.vectors import FILE
 from tools.kit.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
 from tools.kit.pty_pair import PtyPair
 
-PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 DISSECTOR = REPOSITORY / "tools" / "kit" / "wireshark" / "link1.lua"
 VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 BY_NAME = {"device": Direction.FROM_DEVICE, "validator": Direction.FROM_VALIDATOR}
@@ -121,21 +120,8 @@ def test_the_monitor_stands_in_the_cable(tmp_path: Path) -> None:
     """Two virtual cables joined by it: what one end says arrives at the other, and is on record."""
     capture = tmp_path / "c.pcap"
     with PtyPair(directory=tmp_path) as near, PtyPair(directory=tmp_path) as far:
-        process = subprocess.Popen(
-            [
-                *PALMCTL,
-                "link",
-                "monitor",
-                near.right,
-                "--through",
-                far.left,
-                "--pcap",
-                str(capture),
-                "--json",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = ["link", "monitor", near.right, "--through", far.left, "--pcap", str(capture), "--json"]
+        process = subprocess.Popen([*PALMCTL, *words], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         device, validator = open_port(near.left), open_port(far.right)
         ping, pong = (encode_frame(Frame(kind, sess=7)) for kind in (FrameKind.PING, FrameKind.PONG))

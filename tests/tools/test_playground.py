@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
+from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.rig import playground
 from tools.rig.browser import Tab, browsing, find_chromium
@@ -42,7 +42,7 @@ WITHIN_S = 120.0
 
 
 def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "tools.palmctl.main", "playground", *arguments]
+    command = [*PALMCTL, "playground", *arguments]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
@@ -142,7 +142,7 @@ def test_a_button_that_does_nothing_at_its_time_is_refused(tmp_path: Path) -> No
 @contextmanager
 def page() -> Iterator[str]:
     """A playground and its address; it ends well."""
-    command = [sys.executable, "-m", "tools.palmctl.main", "playground", "--json", "--port", "0"]
+    command = [*PALMCTL, "playground", "--json", "--port", "0"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

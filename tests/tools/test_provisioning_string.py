@@ -24,11 +24,10 @@ from device.trust.trust import load_trust
 from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.device.provisioning.authorities import Authority
+from tests.palmctl import PALMCTL, printed
 from tools.cloud.pack_invitation import pack_invitation
 from tools.palmctl.camera_string import confinement
 from tools.palmctl.main import main
-
-PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,7 @@ class Service:
         ]
 
     def string(self, device_id: str, *more: str) -> str:
-        return str(operate(*self.invite(device_id, *more, "--json"))["string"])
-
-
-def operate(*words: str) -> dict[str, Any]:
-    done = CliRunner().invoke(main, list(words))
-    assert done.exit_code == 0, done.output
-    printed: dict[str, Any] = json.loads(done.stdout)
-    return printed
+        return str(printed(*self.invite(device_id, *more))["string"])
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +57,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     authority = Authority.made(folder, "authority")
     cert, key = authority.server()
     data = ("--data", str(folder / "cloud"), "--json")
-    tenant = operate("cloud", "tenant", "create", "Metro", *data)["tenant_id"]
+    tenant = printed("cloud", "tenant", "create", "Metro", *data)["tenant_id"]
     serve = [*PALMCTL, "cloud", "serve", *data, "--port", "0", "--no-admin"]
     with subprocess.Popen(
         [*serve, "--tls-cert", str(cert), "--tls-key", str(key)], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]
-        root_kid = operate("cloud", "root", "show", *data)["kid"]
+        root_kid = printed("cloud", "root", "show", *data)["kid"]
         yield Service(folder / "cloud", url, tenant, root_kid, authority)
         server.terminate()
         server.wait(30)
@@ -340,6 +332,6 @@ def test_what_a_board_would_refuse_the_operator_is_told(service: Service) -> Non
 
 def test_an_authority_too_large_for_a_code_is_told(service: Service, tmp_path: Path) -> None:
     large = Authority.made(tmp_path, "large", path_length=1)
-    printed = operate(*service.invite("gate-10", "--json", "--ca-file", str(large.file)))
-    said: Invitation = read_invitation(printed["string"])
-    assert said.authority == large.packed() and len(printed["string"]) > 512
+    told = printed(*service.invite("gate-10", "--ca-file", str(large.file)))
+    said: Invitation = read_invitation(told["string"])
+    assert said.authority == large.packed() and len(told["string"]) > 512

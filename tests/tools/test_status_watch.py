@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import termios
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from device.values.status import CoreStatus
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device
+from tests.palmctl import PALMCTL
 from tools.palmctl.commands.status import Recent, plain_line, screen, summary
 
 
@@ -52,18 +52,7 @@ def device(tmp_path: Path) -> Device:
 
 def watch(device: Device, *more: str) -> list[str]:
     config = str(device.board.config_path)
-    return [
-        sys.executable,
-        "-m",
-        "tools.palmctl.main",
-        "status",
-        "--watch",
-        "--every",
-        "0.2",
-        "--config",
-        config,
-        *more,
-    ]
+    return [*PALMCTL, "status", "--watch", "--every", "0.2", "--config", config, *more]
 
 
 def test_a_line_each_in_a_pipe_that_closes(device: Device) -> None:

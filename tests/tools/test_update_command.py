@@ -15,7 +15,7 @@ from device.values.control import UpdatesAnswer
 from device.values.status import FailedRelease, ModelStatus, UpdatesInForce, UpdatesStatus
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
-from tools.cloud.command import cloud
+from tests.palmctl import printed
 from tools.cloud.pack_release import manifest_obj, pack_app, republish, write_release
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.main import main
@@ -135,11 +135,8 @@ def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
 def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp_path: Path) -> None:
     republish(shipped_model_dir(), "palm-next", tmp_path / "model")
 
-    def operate(*arguments: str) -> dict[str, Any]:
-        done = CliRunner().invoke(cloud, [*arguments, "--data", str(tmp_path / "cloud"), "--json"])
-        assert done.exit_code == 0, done.stderr
-        printed: dict[str, Any] = json.loads(done.stdout)
-        return printed
+    def operate(*arguments: str) -> Any:
+        return printed("cloud", *arguments, "--data", str(tmp_path / "cloud"))
 
     place = ("--tenant", operate("tenant", "create", "Metro")["tenant_id"], "--mode", "test")
     stick = tmp_path / "palm.palm"
@@ -164,8 +161,7 @@ def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None
     republish(shipped_model_dir(), "palm-next", tmp_path / "model")
     data, folder = ("--data", str(tmp_path / "cloud")), tmp_path / "stick"
     folder.mkdir()
-    made = CliRunner().invoke(main, ["cloud", "tenant", "create", "Metro", *data, "--json"])
-    place = ("--tenant", json.loads(made.stdout)["tenant_id"], "--mode", "test")
+    place = ("--tenant", printed("cloud", "tenant", "create", "Metro", *data)["tenant_id"], "--mode", "test")
     kind = ("--kind", "model", "--from", str(tmp_path / "model"))
     words = ["cloud", "release", "create", *place, *data, *kind]
     done = CliRunner().invoke(main, [*words, "--out", str(folder / "palm"), "--device-id", "nobody"])

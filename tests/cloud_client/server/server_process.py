@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from click.testing import CliRunner
 
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.words import Scope
-from link1.bodies import Box
 from link1.canonical import b64_encode
 from link1.keys import SealKey, SealPublicKey, SigningKey
-from link1.sealed import SERVICE_ID, seal_record
 from link1.signed import Kind, object_ref, sign_object
 from tests.cloud_client.server.server_database import database_words
-from tools.cloud.command import cloud as command
+from tests.palmctl import printed
 
 
 @dataclass
@@ -43,11 +40,8 @@ class Running:
         """The options of every command on this server's store."""
         return ["--data", str(self.data), *database_words(self.database)]
 
-    def palmctl(self, *words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(command, [*words, *self.where, "--json"])
-        assert done.exit_code == 0, done.output
-        printed: dict[str, Any] = json.loads(done.stdout)
-        return printed
+    def palmctl(self, *words: str) -> Any:
+        return printed("cloud", *words, *self.where)
 
     def partner(self, tenant: str) -> httpx.Client:
         scopes = [word for scope in Scope for word in ("--scope", scope.value)]
@@ -112,27 +106,6 @@ class Board:
         self.stream = registered["gallery"]["stream"]
         self.device_id = device_id
         self.verdict_seq, self.last_ref = 0, "0" * 32
-
-    def outbox_report(self) -> dict[str, Any]:
-        """A first outbox record: the device is well and at the beginning of the gallery."""
-        report = {
-            "health": [],
-            "refused": [],
-            "gallery": {"stream": self.stream, "epoch": 1, "seq": 0},
-            "mail": {"in_applied_seq": 0},
-        }
-        return seal_record(
-            box=Box.OUT,
-            src=self.device_id,
-            dst=SERVICE_ID,
-            seq=1,
-            rid="0" * 32,
-            created_ms=int(time.time() * 1000),
-            type_="svc.device.report",
-            body=report,
-            to=self.mail_seal_key,
-            signer=self.verdict_key,
-        )
 
     def at(self, running: Running) -> "Board":
         """The same device, talking to another server."""

@@ -12,6 +12,7 @@ import pytest
 from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.engines import connect_store
 from tests.cloud_client.server.server_process import Board, Running, enrol, enrol_person, new_account, post
+from tests.palmctl import PALMCTL
 
 _MANY = 8
 
@@ -81,7 +82,7 @@ def test_four_writers_on_one_store(running: Running, tenant_id: str, threads: Th
     words = ["token", "create", "--tenant", tenant_id, "--mode", "test", *running.where]
     beside_it = [
         subprocess.Popen(
-            [sys.executable, "-m", "tools.palmctl.main", "cloud", *words, "--device-id", f"d{number}"],
+            [*PALMCTL, "cloud", *words, "--device-id", f"d{number}"],
             stdout=subprocess.DEVNULL,
         )
         for number in range(3)

@@ -25,6 +25,7 @@ from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import cluster, database_words
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post, start
+from tests.palmctl import PALMCTL
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 
@@ -246,7 +247,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def command(running: Running, *words: str) -> subprocess.CompletedProcess[str]:
     where = ["--data", str(running.data), *database_words(running.database), "--json"]
     return subprocess.run(
-        [sys.executable, "-m", "tools.palmctl.main", "cloud", *words, *where],
+        [*PALMCTL, "cloud", *words, *where],
         capture_output=True,
         text=True,
         check=False,

@@ -27,6 +27,7 @@ from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_harness import ORIGIN, Cloud, Partner, Tenant
+from tests.palmctl import printed
 from tools.cloud.command import cloud as command
 
 
@@ -231,14 +232,12 @@ def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
     device = tenant.device()
     body = tmp_path / "bundle.json"
     body.write_text(json.dumps(BUNDLE))
-    where = ["--data", str(own_cloud.data.path), "--tenant", tenant.tenant_id, "--mode", "test", "--json"]
+    where = ["--data", str(own_cloud.data.path), "--tenant", tenant.tenant_id, "--mode", "test"]
     if not isinstance(own_cloud.data.database, Path):
         where += ["--database", str(own_cloud.data.database)]
 
     def palmctl(*words: str) -> Any:
-        done = CliRunner().invoke(command, [*words, *where])
-        assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)
+        return printed("cloud", *words, *where)
 
     words = ["--device-id", device.device_id, "--type", "svc.trust.bundle", "--body", str(body)]
     sent = palmctl("mail", "send", *words)

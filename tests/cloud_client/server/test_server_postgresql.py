@@ -6,7 +6,6 @@ runs whenever PostgreSQL is installed.
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +32,9 @@ from tests.cloud_client.server.server_database import Cluster, cluster, everythi
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
 from tests.cloud_client.server.test_server_lists import Noted
+from tests.palmctl import printed
 from tests.until import until
-from tools.cloud.command import cloud as command
+from tools.palmctl.main import main
 
 Pair = tuple[Running, Running]
 
@@ -349,13 +349,11 @@ def test_moving_from_sqlite_loses_nothing(postgresql: Cluster, tmp_path: Path) -
     before = [cloud.send("GET", path, headers=headers).json() for path in reads]
     cloud.close()
     url = postgresql.new_database()
-    words = ["port-db", "--data", str(tmp_path), "--database", url, "--json"]
-    done = CliRunner().invoke(command, words)
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
-    assert printed["tables"]["subjects"]["rows"] == 2
-    assert printed["tables"]["deltas"]["rows"] == stream["head"]["head_obj"]["seq"]
-    assert printed["rows"] == sum(table["rows"] for table in printed["tables"].values())
+    words = ["cloud", "port-db", "--data", str(tmp_path), "--database", url]
+    told = printed(*words)
+    assert told["tables"]["subjects"]["rows"] == 2
+    assert told["tables"]["deltas"]["rows"] == stream["head"]["head_obj"]["seq"]
+    assert told["rows"] == sum(table["rows"] for table in told["tables"].values())
     moved = Cloud(tmp_path, database=url)
     moved.clock.ms = cloud.clock.ms
     device.cloud = moved
@@ -364,7 +362,7 @@ def test_moving_from_sqlite_loses_nothing(postgresql: Cluster, tmp_path: Path) -
     assert after["data"] == stream["data"]
     device.enrol(Tenant(moved, tenant.tenant_id).partner(), before[0]["data"][0]["subject_id"], 9)
     moved.close()
-    again = CliRunner().invoke(command, words)
+    again = CliRunner().invoke(main, words)
     assert (again.exit_code, again.stdout) == (1, "")
     assert "not empty" in again.stderr
 

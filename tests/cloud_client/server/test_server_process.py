@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
+from tests.palmctl import PALMCTL, printed
 from tools.cloud.command import cloud as command
 from tools.palmctl.main import main
 
@@ -103,7 +103,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         taken.listen()
         words = ["serve", "--data", str(tmp_path), "--port", str(taken.getsockname()[1])]
         done = subprocess.run(
-            [sys.executable, "-m", "tools.palmctl.main", "cloud", *words],
+            [*PALMCTL, "cloud", *words],
             capture_output=True,
             text=True,
             timeout=30,
@@ -157,12 +157,10 @@ def test_commands_say_what_is_wrong(tmp_path: Path, words: list[str]) -> None:
 
 def test_commands_print_what_is_promised(tmp_path: Path) -> None:
     def palmctl(*words: str) -> set[str]:
-        done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
-        assert done.exit_code == 0, done.output
-        return set(json.loads(done.stdout))
+        return set(printed("cloud", *words, "--data", str(tmp_path)))
 
-    made = CliRunner().invoke(command, ["tenant", "create", "acme", "--data", str(tmp_path), "--json"])
-    tenant = ("--tenant", json.loads(made.stdout)["tenant_id"])
+    made = printed("cloud", "tenant", "create", "acme", "--data", str(tmp_path))
+    tenant = ("--tenant", made["tenant_id"])
     mode = ("--mode", "live")
     key = SigningKey.generate().public.b64
     assert palmctl("dbd", "add", *tenant, *mode, "--dbd-id", "d", "--pub-b64", key) == {"dbd_id", "kid"}

@@ -1,6 +1,5 @@
 """`palmctl cloud sweep --now`: each kind of record goes at its hour, not a millisecond before, and really."""
 
-import json
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from cloud_client.reference_server.ops.retention import STEP_ROWS
 from cloud_client.reference_server.store.base import Tx
 from tests.cloud_client.server.server_database import ENGINE, database_words, everything_in
 from tests.cloud_client.server.server_harness import START_MS, Cloud, code_of
+from tests.palmctl import printed
 from tools.cloud.command import cloud as command
 
 _DAY_MS = 24 * 3600 * 1000
@@ -24,9 +24,7 @@ def sweep(cloud: Cloud, at_ms: int) -> dict[str, int]:
     where = ["--data", str(cloud.data.path)]
     if isinstance(cloud.data.database, str):
         where += database_words(cloud.data.database)
-    done = CliRunner().invoke(command, ["sweep", "--now", rfc3339(at_ms), *where, "--json"])
-    assert done.exit_code == 0, done.output
-    counts: dict[str, int] = json.loads(done.stdout)
+    counts: dict[str, int] = printed("cloud", "sweep", "--now", rfc3339(at_ms), *where)
     return counts
 
 

@@ -1,11 +1,9 @@
 """All signing keys are rotated at once, and the report says which devices are known to follow."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.errors import OperatorError
@@ -15,7 +13,7 @@ from cloud_client.reference_server.ops.signer_drill import drill, report
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.test_server_mail_send import send
-from tools.cloud.command import cloud as command
+from tests.palmctl import printed
 
 HOUR_S = 3600
 
@@ -119,9 +117,7 @@ def test_what_has_signed_receipts_stays_published(own_cloud: Cloud) -> None:
 
 def test_the_commands_print_it(tmp_path: Path) -> None:
     def palmctl(*words: str) -> Any:
-        done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
-        assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)
+        return printed("cloud", *words, "--data", str(tmp_path))
 
     done = palmctl("signer", "drill", "--in-s", "60")
     assert palmctl("signer", "status") == done

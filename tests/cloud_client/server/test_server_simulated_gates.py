@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 
 from tests.cloud_client.server.server_process import post, start
 from tests.cloud_client.server.simulated_site import Json, SimulatedSite
+from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.palmctl.main import main
 
@@ -100,7 +100,7 @@ def test_strangers_spoofs_lost_and_late_decisions(site: SimulatedSite) -> None:
 
 def test_a_decision_is_awaited_until_it_comes(site: SimulatedSite) -> None:
     """While the decision is late the verdict is there already, without it."""
-    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "pass", "--stranger"]
+    command = [*PALMCTL, "cloud", "simulate", "pass", "--stranger"]
     command += ["--late-s", "3600", "--folder", str(site.folder), "--device-id", "gate-1"]
     waiting = subprocess.Popen(command)
     try:
@@ -167,7 +167,7 @@ def test_verdicts_wait_for_a_server_that_is_away(site: SimulatedSite, tmp_path: 
 def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:
     """`run` follows the gallery, reports, and obeys a revocation; the keys are then gone."""
     site.done(*site.gate_words("gate-2"))
-    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "run", "--json"]
+    command = [*PALMCTL, "cloud", "simulate", "run", "--json"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     living = subprocess.Popen(
         [*command, "--folder", str(site.folder)], stdout=subprocess.PIPE, text=True, env=environment

@@ -8,9 +8,8 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -45,13 +44,13 @@ from link1.keys import SigningKey
 from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
+from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.palmctl.main import main
 
 pytestmark = on_sqlite
 
 MIB = 2**20
-Open = Callable[[], socket.socket]
 
 
 @contextmanager
@@ -440,7 +439,7 @@ def test_health_is_that_of_writes(tmp_path: Path) -> None:
 
 def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
     def second(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "serve", "--port", "0", *words]
+        command = [*PALMCTL, "cloud", "serve", "--port", "0", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     with served(tmp_path) as running:

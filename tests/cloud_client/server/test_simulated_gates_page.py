@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tests.cloud_client.server.server_process import new_account, post
 from tests.cloud_client.server.simulated_site import SimulatedSite
+from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.cloud import simulation
 from tools.palmctl.main import main
@@ -30,17 +30,7 @@ WORDS_OF_THE_CONTRACT = {"LIBERAR", "BLOQUEAR", "MATCH", "Content-Type", "X-Abou
 @contextmanager
 def served(site: SimulatedSite) -> Iterator[str]:
     """A running page's address; it ends with Ctrl-C."""
-    command = [
-        sys.executable,
-        "-m",
-        "tools.palmctl.main",
-        "cloud",
-        "simulate",
-        "page",
-        "--port",
-        "0",
-        "--json",
-    ]
+    command = [*PALMCTL, "cloud", "simulate", "page", "--port", "0", "--json"]
     of = ["--tenant", site.tenant, "--mode", "test", "--url", site.running.url, "--folder", str(site.folder)]
     process = subprocess.Popen([*command, *site.running.where, *of], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

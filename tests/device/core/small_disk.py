@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-ALL_OF_IT = 1 << 40
-
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:

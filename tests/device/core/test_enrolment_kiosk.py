@@ -9,7 +9,6 @@ import pty
 import re
 import select
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from tests.device.enrolment.enrolment_setting import (
 )
 from tests.device.state_scan import found_in_memory
 from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, WITHIN_S, Device, until
+from tests.palmctl import PALMCTL
 
 
 @dataclass
@@ -47,19 +47,6 @@ class Kiosk:
     service: Service
     person: Person
     process: subprocess.Popen[str]
-
-    def palmctl(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [
-                *("env", "--default-signal=INT"),  # who runs the tests in the background has it ignored
-                *(sys.executable, "-m", "tools.palmctl.main", *arguments),
-                *("--config", str(self.device.board.config_path)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
 
 @contextmanager
@@ -93,7 +80,7 @@ def hands_of(body: dict[str, Any]) -> list[str]:
 
 def test_a_code_from_the_keypad_the_terms_both_palms_and_the_upload(kiosk: Kiosk) -> None:
     begun_ms = time.time_ns() // 1_000_000
-    program = kiosk.palmctl("enrol", "--code", "4f7k 9qrt", "--accept-terms", "v1", "--json")
+    program = kiosk.device.palmctl("enrol", "--code", "4f7k 9qrt", "--accept-terms", "v1", "--json")
     kiosk.person.shows_both()
     said, shown = program.communicate(timeout=WITHIN_S)
     assert (program.returncode, json.loads(said)) == (0, {"status": "completed", "code": None}), shown
@@ -114,7 +101,7 @@ def test_a_code_from_the_keypad_the_terms_both_palms_and_the_upload(kiosk: Kiosk
 def test_the_terms_are_read_and_answered_on_a_terminal(kiosk: Kiosk, said: str, code: int) -> None:
     kiosk.service.redeem = redeemed(hands_required=["L"])
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "tools.palmctl.main", "enrol", "--code", "4F7K-9QRT"]
+    command = [*PALMCTL, "enrol", "--code", "4F7K-9QRT"]
     program = subprocess.Popen(
         [*command, "--config", str(kiosk.device.board.config_path)], stdin=slave, stdout=slave, stderr=slave
     )
@@ -140,7 +127,7 @@ def test_the_guidance_takes_the_place_of_the_one_before_on_a_narrow_terminal(kio
     master, slave = pty.openpty()
     columns = 40
     termios.tcsetwinsize(slave, (24, columns))
-    command = [sys.executable, "-m", "tools.palmctl.main", "enrol", "--code", "4F7K-9QRT"]
+    command = [*PALMCTL, "enrol", "--code", "4F7K-9QRT"]
     command += ["--accept-terms", "v1", "--config", str(kiosk.device.board.config_path)]
     program = subprocess.Popen(
         command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "vt100"}
@@ -248,7 +235,7 @@ def test_a_qr_code_brings_the_terms_of_the_registration(kiosk: Kiosk) -> None:
 def test_a_palm_that_resembles_anothers_is_shown_as_held_for_review(kiosk: Kiosk) -> None:
     kiosk.service.enrol = (202, "", {"status": "review"})
     kiosk.service.redeem = redeemed(hands_required=["L"])
-    program = kiosk.palmctl(
+    program = kiosk.device.palmctl(
         "enrol", "--code", "4F7K9QRT", "--accept-terms", "v1", "--json", "--language", "en"
     )
     kiosk.person.shows("L")
@@ -269,28 +256,28 @@ def test_a_palm_that_resembles_anothers_is_shown_as_held_for_review(kiosk: Kiosk
 )
 def test_a_code_that_leads_to_no_session(kiosk: Kiosk, answer: Any, code: str) -> None:
     kiosk.service.redeem = answer
-    program = kiosk.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")
+    program = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")
     said, _ = program.communicate(timeout=WITHIN_S)
     assert (program.returncode, json.loads(said)) == (1, {"status": "failed", "code": code})
 
 
 def test_wrong_use_is_told_apart(kiosk: Kiosk) -> None:
-    no_terminal = kiosk.palmctl("enrol", "--code", "4F7K-9QRT")
+    no_terminal = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT")
     assert "--accept-terms" in no_terminal.communicate(timeout=WITHIN_S)[1]
     assert no_terminal.returncode == 2
-    no_code = kiosk.palmctl("enrol", "--code", "soon", "--accept-terms", "v1", "--json")
+    no_code = kiosk.device.palmctl("enrol", "--code", "soon", "--accept-terms", "v1", "--json")
     printed, said = no_code.communicate(timeout=WITHIN_S)
     assert json.loads(printed) == {"status": "refused", "code": "not_a_code"}
     assert said.startswith("palmctl: ") and "8 letters and digits" in said
     kiosk.person.types()
     kiosk.person.waits_for_step("consent")
-    second = kiosk.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")
+    second = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")
     assert json.loads(second.communicate(timeout=WITHIN_S)[0]) == {"status": "refused", "code": "busy"}
     assert kiosk.person.state()["step"] == "consent"
 
 
 def test_ctrl_c_cancels_on_the_device_too(kiosk: Kiosk) -> None:
-    program = kiosk.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1")
+    program = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1")
     kiosk.person.waits_for_step("show_hand")
     program.send_signal(2)
     program.communicate(timeout=WITHIN_S)

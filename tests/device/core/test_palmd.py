@@ -25,6 +25,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 
 
@@ -253,14 +254,7 @@ def test_check_says_that_a_good_configuration_can_be_used(device: Device) -> Non
 
 
 def test_palmctl_status_tells_programs_and_people(device: Device) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tools.palmctl.main",
-        "status",
-        "--config",
-        str(device.board.config_path),
-    ]
+    command = [*PALMCTL, "status", "--config", str(device.board.config_path)]
     absent = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert absent.returncode == 3
     assert "is palmd running?" in absent.stderr

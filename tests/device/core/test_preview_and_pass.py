@@ -3,8 +3,6 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -48,20 +46,6 @@ def device(tmp_path_factory: pytest.TempPathFactory, pair: PtyPair) -> Iterator[
         # The last file that a device makes by itself.
         asyncio.run(until((made.folder / "state" / "journal.db.reserve").exists))
         yield made
-
-
-def palmctl(device: Device, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *("env", "--default-signal=INT"),  # who runs the tests in the background has it ignored
-            *(sys.executable, "-m", "tools.palmctl.main", *arguments),
-            *("--config", str(device.board.config_path)),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def picture(device: Device) -> tuple[dict[str, Any], bytes] | None:
@@ -152,7 +136,7 @@ def test_frames_are_let_go_when_nobody_asks() -> None:
 
 
 def test_the_preview_ends_when_its_page_is_closed(device: Device) -> None:
-    program = palmctl(device, "preview", "--json", "--minutes", "2")
+    program = device.palmctl("preview", "--json", "--minutes", "2")
     assert program.stdout is not None
     told = json.loads(program.stdout.readline())
     assert told["lives_s"] == 120
@@ -167,7 +151,7 @@ def test_the_preview_ends_when_its_page_is_closed(device: Device) -> None:
 
 def test_the_totem_s_address_is_in_a_file_of_its_user_s_while_it_runs(device: Device, tmp_path: Path) -> None:
     url_file = tmp_path / "url"
-    program = palmctl(device, "totem", "--url-file", str(url_file))
+    program = device.palmctl("totem", "--url-file", str(url_file))
     assert program.stdout is not None
     url = program.stdout.readline().strip()
     assert url_file.read_text() == url
@@ -181,14 +165,14 @@ def test_the_totem_s_address_is_in_a_file_of_its_user_s_while_it_runs(device: De
 @pytest.mark.parametrize("command", [["preview"], ["pass"], ["enrol", "--accept-terms", "v1"]])
 def test_without_a_daemon_the_next_step_is_told(tmp_path: Path, command: list[str]) -> None:
     absent = make_device(tmp_path)
-    program = palmctl(absent, *command)
+    program = absent.palmctl(*command)
     said = program.communicate(timeout=WITHIN_S)[1]
     assert program.returncode == 3
     assert "systemctl start palmd" in said
 
 
 def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: Device) -> None:
-    program = palmctl(device, "pass", "--dry-run", "--json")
+    program = device.palmctl("pass", "--dry-run", "--json")
     assert program.stderr is not None
     assert "nothing is signed" in program.stderr.readline()
     with device.hand(pictures(occasion=9001)):
@@ -204,7 +188,7 @@ def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: De
 
 
 def test_no_hand_is_told_with_the_next_step(device: Device) -> None:
-    program = palmctl(device, "pass", "--dry-run", "--wait-s", "1")
+    program = device.palmctl("pass", "--dry-run", "--wait-s", "1")
     said = program.communicate(timeout=WITHIN_S)
     assert (program.returncode, said[0]) == (1, "")
     assert "palmctl preview" in said[1]
@@ -218,7 +202,7 @@ def test_with_a_validator_it_is_the_real_passage_with_its_times(
     async def scenario() -> tuple[int, str]:
         async with validator_at(pair.right, device.board) as validator:
             await validator.wait_serving()
-            program = palmctl(device, "pass", "--trace", str(trace))
+            program = device.palmctl("pass", "--trace", str(trace))
             assert program.stderr is not None
             first = await asyncio.to_thread(program.stderr.readline)
             assert "validator" in first

@@ -17,6 +17,7 @@ from device.trust.trust import load_trust, reread, save_trust
 from link1.keys import SigningKey
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import spelt
+from tests.palmctl import printed
 from tools.palmctl.main import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
@@ -33,11 +34,8 @@ class Stick:
         self.tenant = self.cloud("tenant", "create", "acme")["tenant_id"]
         self.root_kid = self.cloud("root", "show")["kid"]
 
-    def cloud(self, *words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(main, ["cloud", *words, "--data", str(self.folder / "cloud"), "--json"])
-        assert done.exit_code == 0, done.output
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+    def cloud(self, *words: str) -> Any:
+        return printed("cloud", *words, "--data", str(self.folder / "cloud"))
 
     def provision(self, *words: str) -> Result:
         places = ("--config", str(self.config), "--state-dir", str(self.state), "--json")

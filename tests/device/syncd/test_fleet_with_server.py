@@ -64,7 +64,7 @@ def offer_model(
     return int(made["release_seq"])
 
 
-def rollout(server: Server, release_seq: int) -> dict[str, Any]:
+def rollout(server: Server, release_seq: int) -> Any:
     return server.operate("release", "status", str(release_seq), *place(server))
 
 

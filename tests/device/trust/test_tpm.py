@@ -20,6 +20,7 @@ from device.trust.keystore import KeyStore
 from tests.device.factory import PAGE, make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, GATE_ID, Server, running_server
 from tests.docs.page_commands import blocks_of
+from tests.palmctl import PALMCTL
 from tests.until import until
 
 Environ = Mapping[str, str]
@@ -94,7 +95,7 @@ def type_in(place: str, folder: Path, environ: Environ) -> None:
 
 def palmctl(environ: Environ, command: str, given: str = "") -> dict[str, Any]:
     """A process of its own: a PKCS#11 module keeps its TPM for the life of the process."""
-    words = [sys.executable, "-m", "tools.palmctl.main", *command.split(), "--json"]
+    words = [*PALMCTL, *command.split(), "--json"]
     done = subprocess.run(words, env=environ, input=given, capture_output=True, text=True, check=False)
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed

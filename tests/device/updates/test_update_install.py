@@ -4,7 +4,6 @@ import fcntl
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,6 +30,7 @@ from tests.device.updates.installed_board import (
     linked,
 )
 from tests.device.updates.update_setting import signed
+from tests.palmctl import PALMCTL
 from tools.cloud.pack_release import pack_app, pack_files, write_release
 
 
@@ -87,16 +87,7 @@ def test_a_software_from_a_stick_goes_all_the_way(board: Board, payloads: dict[s
     stick = board.prefix / "release.palm"
     write_release(stick, signed(board.release(payload, 9), board.device.board.root_key), payload)
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tools.palmctl.main",
-            "update",
-            "apply",
-            str(stick),
-            "--config",
-            str(board.config_path),
-        ],
+        [*PALMCTL, "update", "apply", str(stick), "--config", str(board.config_path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,0 +1,18 @@
+"""`palmctl`, as tests call it: in a process of its own, or in this one."""
+
+import json
+import sys
+from typing import Any
+
+from click.testing import CliRunner
+
+from tools.palmctl.main import main
+
+PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
+
+
+def printed(*words: str) -> Any:
+    """What a command prints with ``--json``; it must succeed."""
+    done = CliRunner().invoke(main, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
