@@ -106,10 +106,10 @@ def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
     return False, errno.errorcode.get(number, str(number))
 
 
-def available_mib(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+def available_mib() -> int | None:
     """How much memory programs can still get, in MiB; None where the kernel does not say."""
     try:
-        found = _AVAILABLE.search(meminfo.read_text(encoding="ascii"))
+        found = _AVAILABLE.search(Path("/proc/meminfo").read_text(encoding="ascii"))
     except OSError:
         return None
     return None if found is None else int(found[1]) // 1024

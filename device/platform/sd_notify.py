@@ -36,9 +36,9 @@ def ready(status: str, environ: Mapping[str, str] = os.environ) -> bool:
     return notify(f"READY=1\n{watch}STATUS={_one_line(status)}", environ)
 
 
-def restarting(environ: Mapping[str, str] = os.environ) -> bool:
+def restarting() -> bool:
     """The program replaces itself in the same process: the watchdog waits until it is ready again."""
-    return notify(f"WATCHDOG=1\nWATCHDOG_USEC={NEW_START_WITHIN_S * 1_000_000}", environ)
+    return notify(f"WATCHDOG=1\nWATCHDOG_USEC={NEW_START_WITHIN_S * 1_000_000}")
 
 
 def status(text: str, environ: Mapping[str, str] = os.environ) -> bool:

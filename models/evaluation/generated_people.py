@@ -96,9 +96,9 @@ def _capture(
     return cut_palm(frame, hand) if hand.handedness == handedness else "wrong side"
 
 
-def embed_all(embedder: Embedder, crops: NDArray[np.uint8], batch: int = 64) -> NDArray[np.float32]:
+def embed_all(embedder: Embedder, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Vectors (n, 512) of crops (n, 112, 112)."""
-    vectors = [embedder.embed(crops[i : i + batch]) for i in range(0, len(crops), batch)]
+    vectors = [embedder.embed(crops[i : i + 64]) for i in range(0, len(crops), 64)]
     return np.concatenate([np.empty((0, EMBEDDING_SIZE), dtype=np.float32), *vectors])
 
 
@@ -141,14 +141,14 @@ def equal_error_rate(mated: Scores, non_mated: Scores) -> float:
     return float((fnmr[at] + fmr[at]) / 2)
 
 
-def extrapolated_threshold(non_mated: Scores, fmr: float, tail: float = 1e-3) -> float:
-    """A threshold for a rate too low to be counted, from the shape of the highest scores (the ``tail`` part).
+def extrapolated_threshold(non_mated: Scores, fmr: float) -> float:
+    """A threshold for a rate too low to be counted, from the shape of the highest thousandth of the scores.
 
     Peaks over threshold: a generalised Pareto distribution (Pickands 1975) fitted by moments (Hosking and
     Wallis 1987). A fit, not a count: pairs that share a hand are not independent, and nothing vouches for the
     shape beyond the highest score seen.
     """
-    start = threshold_at(non_mated, tail)
+    start = threshold_at(non_mated, 1e-3)
     excess = np.asarray(non_mated[non_mated >= start], dtype=np.float64) - start
     ratio = excess.mean() ** 2 / excess.var()
     shape, scale = 0.5 * (1.0 - ratio), 0.5 * excess.mean() * (ratio + 1.0)

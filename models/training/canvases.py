@@ -66,13 +66,13 @@ def draw_palm(
     return np.asarray(small, dtype=np.uint8), np.asarray(cv2.invertAffineTransform(to_crop), dtype=np.float64)
 
 
-def draw_canvases(people: int, first_seed: int = TRAINING_SEED_START) -> PalmCanvases:
+def draw_canvases(people: int) -> PalmCanvases:
     """Both hands of ``people`` persons, left then right; about 25 ms and 230 kB a hand."""
     shape = (round(PALM_WINDOW.height * REDUCED), round(PALM_WINDOW.width * REDUCED), 4)
     planes = np.empty((2 * people, *shape), dtype=np.uint8)
     to_canvas = np.empty((2 * people, 2, 3), dtype=np.float64)
     for i in range(people):
-        person = make_person(first_seed + i)
+        person = make_person(TRAINING_SEED_START + i)
         planes[2 * i], to_canvas[2 * i] = draw_palm(person, "L")
         planes[2 * i + 1], to_canvas[2 * i + 1] = draw_palm(person, "R")
     return PalmCanvases(planes, to_canvas)

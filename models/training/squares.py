@@ -68,20 +68,18 @@ def draw_palm(person: SyntheticPerson, handedness: Handedness) -> Planes:
     return np.asarray(square, dtype=np.uint8)
 
 
-def _draw(number: int, *, people: int, first_seed: int) -> Planes:
+def _draw(number: int, *, people: int) -> Planes:
     cv2.setNumThreads(1)
     if number < 2 * people:
-        return draw_palm(make_person(first_seed + number // 2), "L" if number % 2 == 0 else "R")
-    return draw_close_up(first_seed + number - 2 * people)
+        return draw_palm(make_person(TRAINING_SEED_START + number // 2), "L" if number % 2 == 0 else "R")
+    return draw_close_up(TRAINING_SEED_START + number - 2 * people)
 
 
-def draw_squares(
-    people: int, close_ups: int, first_seed: int = TRAINING_SEED_START, *, processes: int = 1
-) -> PalmSquares:
+def draw_squares(people: int, close_ups: int, *, processes: int = 1) -> PalmSquares:
     """Both hands of ``people`` persons, left then right, then the close-ups; about 20 ms and 215 kB each."""
     total = 2 * people + close_ups
     planes = np.empty((total, SIDE_PX, SIDE_PX, 4), dtype=np.uint8)
-    draw = partial(_draw, people=people, first_seed=first_seed)
+    draw = partial(_draw, people=people)
     if processes == 1:
         for i in range(total):
             planes[i] = draw(i)

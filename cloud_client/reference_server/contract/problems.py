@@ -293,7 +293,6 @@ def unauthenticated() -> Problem:
     return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
 
 
-def unavailable(retry_after_s: int = 1, headers: Mapping[str, str] | None = None) -> Problem:
+def unavailable(headers: Mapping[str, str] | None = None) -> Problem:
     """503 with Retry-After."""
-    retry = {"Retry-After": str(retry_after_s)}
-    return Problem(ProblemCode.SERVICE_UNAVAILABLE, headers=retry | dict(headers or {}))
+    return Problem(ProblemCode.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"} | dict(headers or {}))

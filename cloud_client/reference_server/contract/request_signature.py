@@ -35,7 +35,6 @@ class VerifiedRequest:
 
     kid: str
     nonce: str
-    created_s: int
     digest: str = ""
 
     def check_body(self, body: bytes | None) -> None:
@@ -72,7 +71,7 @@ def verify_request(
     covered = covered_components(method, authority, path, query, digest)
     if components != [name for name, _ in covered]:
         raise HttpSignatureError("the covered components are not exactly those of the device surface")
-    created_s, nonce, kid = _check_values(values, now_s)
+    nonce, kid = _check_values(values, now_s)
     found = _SIGNATURE.fullmatch(fields.get("signature", "")[:_MAX_HEADER_CHARS])
     if found is None:
         raise HttpSignatureError('header Signature is not of the form "sig1=:<base64>:"')
@@ -83,7 +82,7 @@ def verify_request(
         key.verify(signature_base(covered, params), b64_decode(found[1], length=64))
     except Link1Error as error:
         raise HttpSignatureError(f"signature does not verify: {error}") from error
-    return VerifiedRequest(kid, nonce, created_s, digest)
+    return VerifiedRequest(kid, nonce, digest)
 
 
 def _read_input(value: str) -> tuple[list[str], str, dict[str, str]]:
@@ -101,15 +100,14 @@ def _read_input(value: str) -> tuple[list[str], str, dict[str, str]]:
     return components, params, values
 
 
-def _check_values(values: dict[str, str], now_s: int) -> tuple[int, str, str]:
+def _check_values(values: dict[str, str], now_s: int) -> tuple[str, str]:
     if set(values) != {"created", "nonce", "keyid", "alg", "tag"}:
         raise HttpSignatureError("signature parameters are not exactly created, nonce, keyid, alg and tag")
     if values["alg"] != '"ed25519"' or values["tag"] != f'"{SIGNATURE_TAG}"':
         raise HttpSignatureError(f'expected alg="ed25519" and tag="{SIGNATURE_TAG}"')
     if not _CREATED.fullmatch(values["created"]):
         raise HttpSignatureError("created is not an integer")
-    created_s = int(values["created"])
-    if abs(created_s - now_s) > SIGNATURE_SKEW_S:
+    if abs(int(values["created"]) - now_s) > SIGNATURE_SKEW_S:
         raise HttpSignatureError(f"created is more than {SIGNATURE_SKEW_S} s from this clock")
     if not values["nonce"].startswith('"') or not values["keyid"].startswith('"'):
         raise HttpSignatureError("nonce and keyid are strings")
@@ -119,4 +117,4 @@ def _check_values(values: dict[str, str], now_s: int) -> tuple[int, str, str]:
         raise HttpSignatureError("nonce is not base64 or hex of at least 16 bytes, at most 64 characters")
     if not re.fullmatch(r"[0-9a-f]{32}", kid):
         raise HttpSignatureError("keyid is not 32 hex characters")
-    return created_s, nonce, kid
+    return nonce, kid

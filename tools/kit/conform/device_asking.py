@@ -87,7 +87,7 @@ def _expires(bench: EndUnderTest) -> None:
 def _expired_again(bench: EndUnderTest) -> None:
     bench.prove()
     request, wrapper, mark = ask(bench, AGAIN_TTL_MS)
-    _need_error(bench, mark, "expired", AGAIN_TTL_MS + EXPIRED_MS)
+    _need_expired(bench, mark, AGAIN_TTL_MS + EXPIRED_MS)
     mark = bench.peer.say("request", wrapper)
     bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
     bench.prove()
@@ -95,11 +95,11 @@ def _expired_again(bench: EndUnderTest) -> None:
     bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
 
 
-def _need_error(bench: EndUnderTest, mark: int, code: str, within_ms: int) -> None:
+def _need_expired(bench: EndUnderTest, mark: int, within_ms: int) -> None:
     heard = bench.peer.wait(lambda h: h.type in ("error", "verdict"), within_ms, mark)
     if heard is not None and heard.type == "verdict":
         raise NotTried("a verdict came: take the hand away")
-    bench.want_error(mark, code, within_ms, about="request")
+    bench.want_error(mark, "expired", within_ms, about="request")
 
 
 def _armed_again(bench: EndUnderTest) -> None:
@@ -139,7 +139,7 @@ def _cancel_not_remembered(bench: EndUnderTest) -> None:
 def _cancel_ended(bench: EndUnderTest) -> None:
     bench.prove()
     request, _, mark = ask(bench, SHORT_TTL_MS)
-    _need_error(bench, mark, "expired", SHORT_TTL_MS + EXPIRED_MS)
+    _need_expired(bench, mark, SHORT_TTL_MS + EXPIRED_MS)
     mark = bench.peer.say("cancel", {"txn_id": request.txn_id})
     bench.want_error(mark, "expired", about="cancel", txn_id=request.txn_id)
 
@@ -194,7 +194,7 @@ def _restart_remembers(bench: EndUnderTest) -> None:
     """A request that ended stays ended, so that a recorded copy of it gets no answer."""
     bench.prove()
     request, wrapper, mark = ask(bench, AGAIN_TTL_MS)
-    _need_error(bench, mark, "expired", AGAIN_TTL_MS + EXPIRED_MS)
+    _need_expired(bench, mark, AGAIN_TTL_MS + EXPIRED_MS)
     bench.restart()
     bench.prove()
     mark = bench.peer.say("request", wrapper)
@@ -254,7 +254,7 @@ def _reset_drops_armed(bench: EndUnderTest) -> None:
     bench.want_no_error(request.txn_id, 0)
     begun_ms = bench.peer.now_ms
     mark = bench.peer.say("request", wrapper)
-    _need_error(bench, mark, "expired", ttl_ms + EXPIRED_MS)
+    _need_expired(bench, mark, ttl_ms + EXPIRED_MS)
     took_ms = bench.peer.now_ms - begun_ms
     if took_ms < ttl_ms - 600:
         raise Broken(f"expired {took_ms} ms after it was sent again, with ttl_ms {ttl_ms}")

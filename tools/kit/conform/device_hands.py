@@ -108,7 +108,7 @@ def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     _verdict(bench, story)
     request, wrapper = story.asked[0], story.verdicts[0]
     ask_again = signed(bench, request)
-    story.same_again += _heard_bodies(bench, "verdict", bench.peer.say("request", ask_again))
+    story.same_again += _verdicts_now(bench, bench.peer.say("request", ask_again))
     changed = signed(bench, replace(request, issued_at_ms=request.issued_at_ms + 1))
     mark = bench.peer.say("request", changed)
     error = bench.error(mark)
@@ -127,7 +127,7 @@ def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     bench.prove()
     story.resolved.append(_resolved(bench, object_ref(wrapper)))
     story.pushed = any(h.type == "verdict" for h in bench.peer.heard)
-    story.same_again += _heard_bodies(bench, "verdict", bench.peer.say("request", ask_again))
+    story.same_again += _verdicts_now(bench, bench.peer.say("request", ask_again))
     try:
         bench.restart()
     except NotTried:
@@ -138,7 +138,7 @@ def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
         story.resolved_after_restart = _resolved(bench, object_ref(wrapper))
         story.pushed = story.pushed or any(h.type == "verdict" for h in bench.peer.heard)
         again = bench.peer.say("request", ask_again)
-        story.same_after_restart = _heard_bodies(bench, "verdict", again)
+        story.same_after_restart = _verdicts_now(bench, again)
     _answer(bench, story, wrapper, at_ms=0)
     bench.prove()
     story.resolved.append(_resolved(bench, object_ref(wrapper)))
@@ -196,11 +196,11 @@ def _second_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     bench.take_hand_away()
 
 
-def _heard_bodies(bench: EndUnderTest, type_: str, mark: int) -> list[JsonObject]:
-    """The one message of this type that comes now, and those that come right behind it."""
-    bench.peer.message(type_, ANSWER_MS, mark)
+def _verdicts_now(bench: EndUnderTest, mark: int) -> list[JsonObject]:
+    """The one verdict that comes now, and those that come right behind it."""
+    bench.peer.message("verdict", ANSWER_MS, mark)
     bench.peer.listen(100)
-    return [h.body for h in bench.peer.heard[mark:] if h.type == type_]
+    return [h.body for h in bench.peer.heard[mark:] if h.type == "verdict"]
 
 
 def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:

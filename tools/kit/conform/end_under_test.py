@@ -265,10 +265,10 @@ class EndUnderTest:
         if heard is not None:
             raise Broken(f"{heard.type} {said(heard.body)}")
 
-    def want_no_error(self, txn_id: str, since: int, for_ms: int = QUIET_MS) -> None:
+    def want_no_error(self, txn_id: str, since: int) -> None:
         """No error comes that could be about this request; the end of another one may cross it."""
         heard = self.peer.wait(
-            lambda h: h.type == "error" and h.body.get("txn_id") in (None, txn_id), for_ms, since
+            lambda h: h.type == "error" and h.body.get("txn_id") in (None, txn_id), QUIET_MS, since
         )
         if heard is not None:
             raise Broken(f"error {said(heard.body)}")

@@ -168,11 +168,9 @@ class ConformancePeer:
                 return mark
         raise Broken(f"no ACK of message {mid} on channel {channel} after {SAY_TIMES} transmissions")
 
-    def push(self, data: bytes, channel: int = 0) -> int:
-        """Send any bytes as a message once, without waiting for anything; its mid."""
-        mid = self.take_mid(channel)
-        self.write(b"".join(self.fragments(data, mid, channel)))
-        return mid
+    def push(self, data: bytes) -> None:
+        """Send any bytes as a message once, without waiting for anything."""
+        self.write(b"".join(self.fragments(data, self.take_mid(0), 0)))
 
     def acked(self, mid: int, within_ms: int, since: int = 0, channel: int = 0) -> bool:
         def wanted(heard: Heard) -> bool:

@@ -72,10 +72,10 @@ def _await_ready(channel: socket.socket, process: subprocess.Popen[str]) -> None
     raise BenchFailed(f"palmd was not ready within {READY_WITHIN_S:.0f} s")
 
 
-def measure_start(config_path: Path, templates: int, repeats: int = 3) -> dict[str, Any]:
-    """Median seconds over `repeats` starts, and of a bare interpreter that imports the same libraries."""
+def measure_start(config_path: Path, templates: int) -> dict[str, Any]:
+    """Median seconds over three starts, and of a bare interpreter that imports the same libraries."""
     ready, bare, memory = [], [], []
-    for _ in range(repeats):
+    for _ in range(3):
         with running_palmd(config_path) as palmd:
             ready.append(palmd.ready_s)
             memory.append(palmd.rss_bytes)

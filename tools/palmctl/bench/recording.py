@@ -37,9 +37,9 @@ class Recording:
     empty: Picture
 
 
-def read_recording(file: Path = FILE) -> Recording:
+def read_recording() -> Recording:
     """Raises OSError."""
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(FILE) as archive:
         pictures = {name: _decoded(archive.read(name)) for name in sorted(archive.namelist())}
     numbers = sorted({name.partition("/")[0] for name in pictures if "/" in name})
 
