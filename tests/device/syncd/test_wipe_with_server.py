@@ -43,6 +43,20 @@ def key_bytes(device: ServedDevice) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (device.state / "keys").iterdir()}
 
 
+def client_of(server: Server, device: ServedDevice) -> CloudClient:
+    return CloudClient(ServerAddress.parse(server.url), device.keys.http, SystemClock().wall_ms)
+
+
+async def carry_the_order(server: Server, device: ServedDevice) -> str:
+    """Carry the device's status to its core, which wipes it; the wipe_id."""
+    async with client_of(server, device) as cloud:
+        order = await cloud.device_status()
+    core = await IpcClient.connect(device.config.carrier_socket)
+    told = await core.call("status", order.body, timeout_s=30)
+    core.close()
+    return str(told.header["wiped"])
+
+
 def test_over_the_network(server: Server, tmp_path: Path) -> None:
     with served_device(tmp_path / "device", server, "gate-7-left") as (device, _port):
         secrets = key_bytes(device)
@@ -73,17 +87,7 @@ def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> 
         device.start("palmd")
         until(device.answers)
         revoke(server, device)
-
-        async def carry_the_order() -> str:
-            address = ServerAddress.parse(server.url)
-            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
-                order = await cloud.device_status()
-                core = await IpcClient.connect(device.config.carrier_socket)
-                told = await core.call("status", order.body, timeout_s=30)
-                core.close()
-                return str(told.header["wiped"])
-
-        wipe_id = asyncio.run(carry_the_order())
+        wipe_id = asyncio.run(carry_the_order(server, device))
         device.kill("palmd")  # nobody was told, and the verdict key is gone
         assert status_at_service(server, device) == "revoked"
         device.start("palmd")
@@ -105,12 +109,8 @@ def test_an_answer_that_was_lost_is_made_good_by_a_401(server: Server, tmp_path:
         revoke(server, device)
 
         async def tell_and_lose_the_answer() -> None:
-            address = ServerAddress.parse(server.url)
-            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
-                core = await IpcClient.connect(device.config.carrier_socket)
-                told = await core.call("status", (await cloud.device_status()).body, timeout_s=30)
-                core.close()
-                body = json.dumps({"wipe_id": told.header["wiped"]}).encode()
+            body = json.dumps({"wipe_id": await carry_the_order(server, device)}).encode()
+            async with client_of(server, device) as cloud:
                 assert (await cloud.wiped(body, "a-key")).status == 204
 
         asyncio.run(tell_and_lose_the_answer())
@@ -140,15 +140,7 @@ def test_the_record_of_a_cut_off_device_can_be_handed_in_by_hand(server: Server,
         device.start("palmd")
         until(device.answers)
         revoke(server, device)
-
-        async def carry_the_order() -> None:
-            address = ServerAddress.parse(server.url)
-            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
-                core = await IpcClient.connect(device.config.carrier_socket)
-                await core.call("status", (await cloud.device_status()).body, timeout_s=30)
-                core.close()
-
-        asyncio.run(carry_the_order())
+        asyncio.run(carry_the_order(server, device))
         device.kill("palmd")
         device.start("palmd")
         until(device.answers)
