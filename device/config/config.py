@@ -129,9 +129,9 @@ class DeviceConfig:
     device: DeviceSection
     camera: CameraSection
     link: LinkSection
-    cloud: CloudSection | None
-    model: ModelSection
-    enrolment: EnrolmentSection
+    cloud: CloudSection | None = None
+    model: ModelSection = ModelSection()
+    enrolment: EnrolmentSection = EnrolmentSection()
     liveness: LivenessSection = LivenessSection()
     attest: AttestSection | None = None
 

@@ -19,7 +19,6 @@ from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
     LivenessSection,
     ModelSection,
@@ -219,11 +218,9 @@ def make_device(
     camera = folder / "camera"
     config = DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
-        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, look),
-        link=LinkSection(str(folder / "cable"), 921_600),
-        cloud=None,
+        camera=CameraSection(f"file:{camera}", CAMERA_FPS, look=look),
+        link=LinkSection(str(folder / "cable")),
         model=ModelSection(model_dir),
-        enrolment=EnrolmentSection(("L", "R")),
         liveness=LivenessSection(liveness_dir),
     )
     manifest = load_manifest(shipped_model_dir())

@@ -14,7 +14,6 @@ from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
     ModelSection,
 )
@@ -41,11 +40,9 @@ STREAM = "stream-1"
 def config_of(state: Path) -> DeviceConfig:
     return DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, state, state),
-        camera=CameraSection("file:none", 30, False, "rgb"),
-        link=LinkSection("none", 921_600),
-        cloud=None,
+        camera=CameraSection("file:none"),
+        link=LinkSection("none"),
         model=ModelSection(state / "no-model"),
-        enrolment=EnrolmentSection(("L", "R")),
     )
 
 

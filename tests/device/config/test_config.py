@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,16 +100,7 @@ def test_written_configurations_read_back_the_same(tmp_path: Path) -> None:
 @given(name=st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40))
 def test_any_printable_path_survives_writing(tmp_path: Path, name: str) -> None:
     config = load(tmp_path, SMALLEST)
-    if "\x00" in name:
-        return
-    changed = DeviceConfig(
-        device=config.device,
-        camera=type(config.camera)(f"file:{tmp_path / name}", 30, False, "rgb"),
-        link=config.link,
-        cloud=None,
-        model=config.model,
-        enrolment=config.enrolment,
-    )
+    changed = replace(config, camera=replace(config.camera, source=f"file:{tmp_path / name}"))
     write_config(tmp_path / "other.toml", changed)
     assert load_config(tmp_path / "other.toml") == changed
 

@@ -16,9 +16,7 @@ from device.config.config import (
     CloudSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
-    ModelSection,
 )
 from device.platform.clock import SystemClock
 from device.provisioning.online import Provisioned, RegistrationFacts, Surroundings, provision
@@ -148,11 +146,9 @@ def registrar(monkeypatch: pytest.MonkeyPatch) -> Registrar:
 def settings(folder: Path) -> DeviceConfig:
     return DeviceConfig(
         DeviceSection(ASKED.device_id, ASKED.gate_id, ASKED.dbd_id, folder / "state", folder / "run"),
-        CameraSection("/dev/video0", 30, loop=False, look="rgb"),
-        LinkSection("/dev/ttyACM0", 921_600),
-        CloudSection("http://127.0.0.1:8710", None),
-        ModelSection(None),
-        EnrolmentSection(("L", "R")),
+        CameraSection("/dev/video0"),
+        LinkSection("/dev/ttyACM0"),
+        CloudSection("http://127.0.0.1:8710"),
     )
 
 

@@ -18,9 +18,7 @@ from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
-    ModelSection,
 )
 from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
@@ -137,11 +135,8 @@ def new_board(
         (folder / name).mkdir()
     config = DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
-        camera=CameraSection(f"file:{folder / 'camera'}", CAMERA_FPS, False, "rgb"),
-        link=LinkSection(str(folder / "cable"), 921_600),
-        cloud=None,
-        model=ModelSection(None),
-        enrolment=EnrolmentSection(("L", "R")),
+        camera=CameraSection(f"file:{folder / 'camera'}", CAMERA_FPS),
+        link=LinkSection(str(folder / "cable")),
     )
     board = make_board(
         folder,

@@ -22,9 +22,7 @@ from device.config.config import (
     CloudSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
-    ModelSection,
     config_path,
     load_config,
 )
@@ -403,9 +401,7 @@ def _base(path: Path, given: dict[str, Any]) -> DeviceConfig:
         found = load_config(path)
     else:
         camera, link = CameraSection("/dev/video0"), LinkSection("/dev/ttyACM0")
-        found = DeviceConfig(
-            DeviceSection("", "", ""), camera, link, None, ModelSection(), EnrolmentSection()
-        )
+        found = DeviceConfig(DeviceSection("", "", ""), camera, link)
     state_dir = _path_of("--state-dir", given["state_dir"] or found.device.state_dir)
     return replace(found, device=replace(found.device, state_dir=state_dir))
 

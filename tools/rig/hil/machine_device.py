@@ -9,9 +9,7 @@ from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
-    EnrolmentSection,
     LinkSection,
-    ModelSection,
     write_config,
 )
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
@@ -79,11 +77,8 @@ def _provision(root: Path) -> MachineDevice:
         device=DeviceSection(
             DEVICE_ID, GATE_ID, DBD_ID, Path("/var/lib/palm-access"), Path("/run/palm-access")
         ),
-        camera=CameraSection(CAMERA, CAMERA_FPS, False, "rgb"),
-        link=LinkSection(DEVICE_PORT, 921_600),
-        cloud=None,
-        model=ModelSection(None),
-        enrolment=EnrolmentSection(("L", "R")),
+        camera=CameraSection(CAMERA, CAMERA_FPS),
+        link=LinkSection(DEVICE_PORT),
     )
     with tempfile.TemporaryDirectory(prefix="palm-hil-board-") as name:
         folder = Path(name)
