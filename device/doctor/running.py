@@ -6,6 +6,7 @@ from importlib.metadata import version
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
 from device.doctor.case import Case, Finding, fail, is_closed, not_checked, ok, skip, warn
+from device.health import NOT_SERVING
 from device.updates.models import model_id_of
 from device.updates.store import UpdateStore
 from device.vision.hand_weights import wanted_landmarks
@@ -31,7 +32,7 @@ def daemon(case: Case) -> Finding:
             f"palmd runs version {running}, installed is {here}", "systemctl restart palmd palm-syncd"
         )
     if not status.serving:
-        words = ", ".join(status.words)
+        words = ", ".join(word for word in status.words if word in NOT_SERVING)
         return fail(f"palmd {running} runs, but every verdict would abstain: {words}", "palmctl status")
     return ok(f"palmd {running} serves")
 

@@ -439,3 +439,14 @@ def test_all_of_it_beside_a_daemon_at_work(at_work: Device) -> None:
     good = ("configuration", "provisioned", "ownership", "daemon", "camera", "picture", "cable", "validator",
             "server", "gallery", "model", "telemetry")  # fmt: skip
     assert {name: results[name] for name in good} == dict.fromkeys(good, "ok"), told
+
+
+def test_only_what_stops_recognition_is_named_as_the_reason(tmp_path: Path) -> None:
+    device = make_device(tmp_path, fill_camera=False)
+    with device.running():
+        done = CliRunner().invoke(
+            main, ["doctor", "daemon", "--json", "--config", str(device.board.config_path)]
+        )
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["result"] == "fail" and "CAMERA_FAULT" in finding["detail"], finding
+    assert "KEY_UNATTESTED" not in finding["detail"] and "LINK_DOWN" not in finding["detail"]
