@@ -36,6 +36,7 @@ from device.trust.policy import read_policy
 from device.trust.service_status import StatusReader
 from device.trust.trust import Trust, load_trust, registered_again, save_trust, trust_from_registration
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
+from device.wipe.wipe import SPARED, holds_device
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_with_fractions
 from link1.errors import FormatError, Link1Error, SignatureError
@@ -49,6 +50,8 @@ TRY_FOR_S: Final = 30.0
 """A technician waits at the device; after this time the command ends and may be run again."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024
+_TRIED: Final = ".provision-"
+"""Begins the name of a folder that `check_writable` makes and removes."""
 _TOKEN = re.compile(r"[\x21-\x7e]{8,512}")
 
 _REFUSALS: Final[dict[str, str]] = {
@@ -295,12 +298,26 @@ async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroun
         await around.sleep(delay_s)
 
 
+def check_unused(state_dir: Path) -> None:
+    """A wipe and a factory reset empty the whole folder, so nothing of others may be in it."""
+    try:
+        names = {path.name for path in state_dir.iterdir() if not path.name.startswith(_TRIED)} - SPARED
+        if not names or holds_device(state_dir):
+            return
+    except OSError:
+        return  # absent, or `check_writable` says why it cannot be used
+    raise ProvisioningError(
+        f"{state_dir} holds files that are not a device's ({min(names)!r}), and a wipe would destroy them; "
+        "move them away, or name a folder that is empty or absent with --state-dir"
+    )
+
+
 def check_writable(config: DeviceConfig, config_path: Path) -> None:
     """Check before registering that the result can be written, and is read back unchanged."""
     for folder in (config.device.state_dir, config_path.parent):
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".provision-") as aside:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=_TRIED) as aside:
                 write_config(Path(aside) / config_path.name, config)
                 load_config(Path(aside) / config_path.name)
         except OSError as error:

@@ -40,6 +40,10 @@ SECRET_FOLDERS: Final = ("keys", "keys.partial", "credentials")
 """Everything in these is overwritten before it is unlinked."""
 SPARED: Final = frozenset({FILE_NAME, "lost+found"})
 """Names in the state directory that a wipe leaves."""
+_OF_A_DEVICE: Final = frozenset(
+    {*SECRET_FOLDERS, FILE_NAME, "trust.json", "journal.db", "gallery", "models", "updates"}
+)
+"""With one of these names in it, a folder is the state directory of a device, whole or in part."""
 WIPED: Final = (
     "NOT_READY: the service has revoked this device, and everything on it is destroyed; to use it again, run "
     "`palmctl factory-reset` and provision it with a new token"
@@ -82,6 +86,11 @@ class Wipe(WireObject):
 
 class WipeUnfinished(StateError):
     """Not everything could be destroyed; every start tries again."""
+
+
+def holds_device(state_dir: Path) -> bool:
+    """Whether anything in this folder is a device's. Raises OSError."""
+    return any(path.name in _OF_A_DEVICE for path in state_dir.iterdir())
 
 
 def read_wipe(state_dir: Path) -> Wipe | None:

@@ -123,3 +123,14 @@ def test_a_wipe_that_the_service_does_not_know_of_is_told(device: Device) -> Non
     assert "stage: confirmed" in reset(device).stderr
     assert reset(device, "--yes-i-mean", config.device.id).exit_code == 0
     assert left(device) == []
+
+
+def test_a_folder_that_holds_no_device_is_left_alone(device: Device, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("Dear all")
+    text = device.board.config_path.read_text()
+    device.board.config_path.write_text(text.replace(str(device.config.device.state_dir), str(home)))
+    done = reset(device, "--yes-i-mean", device.config.device.id)
+    assert done.exit_code == 3 and f"{home} holds no device" in done.stderr
+    assert (home / "letter.txt").read_text() == "Dear all"

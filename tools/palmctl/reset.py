@@ -21,7 +21,7 @@ from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust
 from device.values.control import DeviceNamed
 from device.values.status import read_status
-from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
+from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, holds_device, read_wipe, reset_folder
 from gallery.store import FILE_NAME as GALLERY_FILE
 from tools.palmctl.errors import ResetRefused
 
@@ -54,8 +54,8 @@ class Here:
 def who_is_here(config: DeviceConfig) -> Here | None:
     """The device as it was registered, or as configured where registration never finished; else None."""
     state_dir = config.device.state_dir
-    if not state_dir.is_dir() or not any(path.name != "lost+found" for path in state_dir.iterdir()):
-        return None
+    if not state_dir.is_dir() or not holds_device(state_dir):
+        return None  # a folder of others, which a wrong [device] state_dir names, is not emptied
     for read in (lambda: load_trust(config.trust_path), lambda: read_wipe(state_dir)):
         try:
             found = read()

@@ -168,3 +168,18 @@ def test_relative_paths_are_those_of_the_caller(
     config = load_config(tmp_path / "device.toml")
     assert config.device.state_dir == tmp_path / "here" / "state"
     assert config.camera.source == f"file:{tmp_path}/frames/here"
+
+
+def test_a_folder_with_other_files_is_refused_before_anything_is_made(
+    tmp_path: Path, registrar: Registrar
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "letters").mkdir()
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert f"{state} holds files that are not a device's" in done.stderr and "--state-dir" in done.stderr
+    assert [path.name for path in state.iterdir()] == ["letters"] and not (tmp_path / "device.toml").exists()
+    (state / "letters").rename(state / "lost+found")
+    (state / ".provision-cut-off").mkdir()
+    assert run(tmp_path).exit_code == 0

@@ -359,7 +359,10 @@ def _secret(what: str) -> str:
 
 def _settings(path: Path, given: dict[str, Any]) -> DeviceConfig:
     """The configuration to write: the existing file's or the defaults, with the options put in."""
+    from device.provisioning.online import check_unused
+
     found = _base(path, given)
+    check_unused(found.device.state_dir)
     # However this ends: what root has made by then is the daemons'.
     click.get_current_context().call_on_close(partial(hand_over, found.device.state_dir))
     cloud = found.cloud
