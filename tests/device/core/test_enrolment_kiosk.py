@@ -261,6 +261,18 @@ def test_a_code_that_leads_to_no_session(kiosk: Kiosk, answer: Any, code: str) -
     assert (program.returncode, json.loads(said)) == (1, {"status": "failed", "code": code})
 
 
+def test_what_is_in_progress_is_cancelled_and_nothing_else(kiosk: Kiosk) -> None:
+    def cancelled() -> tuple[int, dict[str, Any]]:
+        done = kiosk.device.palmctl("enrol", "--cancel", "--json")
+        said, _ = done.communicate(timeout=WITHIN_S)
+        return done.returncode, json.loads(said)
+
+    assert cancelled() == (1, {"status": "refused", "code": "idle"})
+    kiosk.person.types()
+    kiosk.person.waits_for_step("consent")
+    assert cancelled() == (0, {"status": "cancelled", "code": None})
+
+
 def test_wrong_use_is_told_apart(kiosk: Kiosk) -> None:
     no_terminal = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT")
     assert "--accept-terms" in no_terminal.communicate(timeout=WITHIN_S)[1]

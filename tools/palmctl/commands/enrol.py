@@ -144,7 +144,9 @@ class EnrolmentTerminal:
         self._typed = False
 
     def cancel(self) -> EnrolmentEnd:
-        """Cancel what is in progress."""
+        """Cancel what is in progress. Raises IpcRefused where nothing is."""
+        if self._state(after=0, wait_ms=0).state.step in _OVER:
+            raise IpcRefused("idle", "no enrolment is in progress")
         self._ask("enrolment.cancel")
         return EnrolmentEnd(
             "cancelled", None, _("cancelled; what was captured is overwritten, its code stays valid")
