@@ -17,7 +17,6 @@ exactly, and every processor ranks alike. `check_scan` proves it at the start on
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -158,17 +157,13 @@ class Index:
         added = list(templates)
         numbers = np.array([number for number, _ in added], dtype=np.int64)
         rows = [(numbers, coarse_codes([template.code for _, template in added]))] if added else []
-        return self._with_segments(map(_segment, _groups(rows)))
+        return self.with_rows(rows)
 
     def with_rows(self, rows: Iterable[CoarseRows]) -> "Index":
-        """The same for rows as they come from the store: while a segment is built, the next rows are read."""
-        with ThreadPoolExecutor(max_workers=1) as builder:
-            building = [builder.submit(_segment, pieces) for pieces in _groups(rows)]
-        return self._with_segments(segment.result() for segment in building)
-
-    def _with_segments(self, segments: Iterable[Segment]) -> "Index":
-        added, population = list(segments), self.population
-        for segment in added:
+        """The same for rows as they come from the store."""
+        added, population = [], self.population
+        for segment in _segments(rows):
+            added.append(segment)
             population = population.with_rows(segment.numbers, segment.coarse)
         _ = population.likeness  # worked out by who changes the index, and not by who searches it first
         return Index(self.coder, _tidied([*self.segments, *added]), population)
@@ -266,21 +261,21 @@ def _best(
     return Match(candidate, score, margin, position, probe)
 
 
-def _groups(rows: Iterable[CoarseRows]) -> Iterator[list[CoarseRows]]:
-    """The rows of full segments, and what is left."""
+def _segments(rows: Iterable[CoarseRows]) -> Iterator[Segment]:
+    """Full segments, and what is left."""
     held: list[CoarseRows] = []
     room = SEGMENT_ROWS
     for piece in rows:
         numbers, coarse = piece
         while len(numbers) >= room:
-            yield [*held, (numbers[:room], coarse[:room])]
+            yield _segment([*held, (numbers[:room], coarse[:room])])
             numbers, coarse = numbers[room:], coarse[room:]
             held, room = [], SEGMENT_ROWS
         if len(numbers):
             held.append((numbers, coarse))
             room -= len(numbers)
     if held:
-        yield held
+        yield _segment(held)
 
 
 def _segment(pieces: Sequence[CoarseRows]) -> Segment:

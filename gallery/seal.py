@@ -119,14 +119,14 @@ def coarse_codes(plains: Sequence[bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, VECTOR_LENGTH)
 
 
-def in_searches(plains: Sequence[bytes]) -> list[bool]:
-    """Whether each of these packed templates takes part in searches: it is not suspended."""
-    return [not plain[_FIXED - 2] & _SUSPENDED for plain in plains]
+def is_suspended(plain: bytes) -> bool:
+    """Whether a packed template takes no part in searches."""
+    return bool(plain[_FIXED - 2] & _SUSPENDED)
 
 
-def models_of(plains: Sequence[bytes]) -> set[bytes]:
-    """The model_ids of packed templates, in ASCII."""
-    return {plain[_FIXED : _FIXED + plain[_FIXED - 1]] for plain in plains}
+def model_of(plain: bytes) -> bytes:
+    """The model_id of a packed template, in ASCII."""
+    return plain[_FIXED : _FIXED + plain[_FIXED - 1]]
 
 
 def _derive(data_key: bytes, info: bytes, length: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from gallery.errors import StoreError
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.index import CoarseRows, Index
 from gallery.records import Held, Position, Staging
-from gallery.seal import Sealer, coarse_codes, in_searches, models_of
+from gallery.seal import Sealer, coarse_codes, is_suspended, model_of
 from gallery.store import FILE_NAME, Store
 from gallery.stream import Pause, at_once, paced
 
@@ -51,20 +50,22 @@ def resumed(
 
 def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> View:
     """The match set of a generation, out of its rows."""
-    count, models = 0, set[bytes]()
+    count, models, own = 0, set[bytes](), model_id.encode("ascii")
 
     def matchable() -> Iterator[CoarseRows]:
         nonlocal count
         for numbers, plains in paced(store.packed(held.generation), pause, 1):
             count += len(plains)
-            models.update(models_of(plains))
-            live = in_searches(plains)
-            if any(live):
-                own = np.array(list(compress(numbers, live)), dtype=np.int64)
-                yield own, coarse_codes(list(compress(plains, live)))
+            models.update(map(model_of, plains))
+            live = [place for place, plain in enumerate(plains) if not is_suspended(plain)]
+            if live:
+                yield (
+                    np.array([numbers[place] for place in live], dtype=np.int64),
+                    coarse_codes([plains[place] for place in live]),
+                )
 
     index = index.with_rows(matchable())
-    foreign = bool(models - {model_id.encode("ascii")})
+    foreign = bool(models - {own})
     if count != held.count:
         raise StoreError(
             f"the gallery store should hold {held.count} templates and holds {count}; "
