@@ -322,7 +322,6 @@ class Palmd:
             app_version=version(APP_PACKAGE),
             model_id=opened.model.model_id,
             pinned=opened.pinned,
-            verdict_key=opened.keys.verdict.public,
             pinning=pinning,
             health=self.health,
             hardware=self.hardware,

@@ -33,7 +33,6 @@ from device.values.carrier import CloudState
 from device.vision.capture import CameraCondition, CameraState, CaptureThread
 from device.vision.inference import InferenceThread
 from link1.device_end import DeviceEnd
-from link1.keys import PublicKey
 from link1.objects import AppVersion, DeviceStatus
 
 FPS_OVER_MS: Final = 1_000
@@ -122,7 +121,6 @@ class SelfDescription:
     app_version: str
     model_id: str
     pinned: Pinned
-    verdict_key: PublicKey
     pinning: Pinning
     health: Health
     hardware: Hardware
@@ -191,7 +189,7 @@ class SelfDescription:
     def for_technician(self) -> status.CoreStatus:
         """The whole state, with only integers and words."""
         trust, camera, gate, end = self.pinned.trust, self.hardware.camera, self.gate(), self.end
-        capture, inference = self.capture, self.inference()
+        capture, inference, verdict_key = self.capture, self.inference(), gate.verdict_key.public
         return status.CoreStatus(
             device_id=trust.device_id,
             gate_id=trust.gate_id,
@@ -228,7 +226,7 @@ class SelfDescription:
             uploads_waiting=self.store_watch().uploads_waiting,
             enrolment=self.enrolment.shown,
             latency=gate.latencies.summary(),
-            verdict_key=status.VerdictKey(self.verdict_key.kid, "ed25519", self.verdict_key.b64),
+            verdict_key=status.VerdictKey(verdict_key.kid, "ed25519", verdict_key.b64),
             service_time_ms=self.pinned.service_ms,
             counters=status.EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
             memory=self.memory,

@@ -262,6 +262,8 @@ def test_palmctl_status_tells_programs_and_people(device: Device) -> None:
         asyncio.run(until(lambda: device.status().camera.condition == "ok"))
         asyncio.run(until(lambda: device.status().serving))
         told = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=30, check=True)
-        assert json.loads(told.stdout)["device_id"] == "palm-bench"
+        status, key = json.loads(told.stdout), device.board.verdict_key
+        assert status["device_id"] == "palm-bench"
+        assert status["verdict_key"] == {"kid": key.kid, "alg": "ed25519", "pub_b64": key.b64}
         shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-        assert "serving" in shown.stdout
+        assert "serving" in shown.stdout and f"  {key.b64} (verdict key" in shown.stdout
