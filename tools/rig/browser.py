@@ -84,13 +84,13 @@ class Tab:
         """Go to a page and wait until it has loaded."""
         self._pipe.events.clear()
         self.call("Page.navigate", url=url)
-        self._pipe.wait_for("Page.loadEventFired")
+        self._pipe.wait_for_page()
 
     def submit(self, form: str) -> None:
         """Press a form's button and wait for the page that follows."""
         self._pipe.events.clear()
         self.value(f"document.querySelector({json.dumps(form)}).requestSubmit()")
-        self._pipe.wait_for("Page.loadEventFired")
+        self._pipe.wait_for_page()
 
     def type_into(self, field: str, text: str) -> None:
         """Type text into the field that a selector finds."""
@@ -159,10 +159,22 @@ class _Pipe:
                 return result
             self.events.append(answer)
 
-    def wait_for(self, method: str) -> None:
+    def wait_for_page(self) -> None:
+        """Until a page has begun and loaded since the events were cleared.
+
+        The page before may still have been loading then: its own load event is not the one.
+        """
         deadline_s = time.monotonic() + ANSWERS_WITHIN_S
-        while not any(event["method"] == method for event in self.events):
-            self.events.append(self._next(deadline_s))
+        looked_at, begun = 0, False
+        while True:
+            while looked_at == len(self.events):
+                self.events.append(self._next(deadline_s))
+            event = self.events[looked_at]
+            looked_at += 1
+            if event["method"] == "Page.frameNavigated":
+                begun = begun or "parentId" not in event["params"]["frame"]
+            elif begun and event["method"] == "Page.loadEventFired":
+                return
 
     def _next(self, deadline_s: float) -> dict[str, Any]:
         while b"\0" not in self._rest:
