@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_data, on_store, on_this_store, reported
+from tools.palmctl.contract_name import ContractName
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -24,8 +25,14 @@ def device() -> None:
 
 @device.command()
 @click.option("--device-id", required=True, metavar="D", help="Who the board is to be.")
-@click.option("--gate-id", required=True, metavar="G", help="The gate it stands at.")
-@click.option("--dbd-id", required=True, metavar="X", help="The validator at the other end of its cable.")
+@click.option("--gate-id", required=True, type=ContractName(), metavar="G", help="The gate it stands at.")
+@click.option(
+    "--dbd-id",
+    required=True,
+    type=ContractName(),
+    metavar="X",
+    help="The validator at the other end of its cable.",
+)
 @click.option("--passage-sensor", is_flag=True, help="The validator reports whether the person passed.")
 @click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
 @click.option("--url", required=True, help="Where the board finds this service: https://HOST[:PORT].")
@@ -61,7 +68,7 @@ def invite(
     from tools.cloud.pack_invitation import pack_invitation
     from tools.palmctl.live_terminal import is_live
 
-    _check(said)
+    said["url"] = _origin(said["url"])
     authority = _authority(ca_file)
 
     def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
@@ -122,21 +129,15 @@ def revoke(*, tenant: str, mode: str, device_id: str, reason: str) -> Work:
     )
 
 
-def _check(said: dict[str, Any]) -> None:
+def _origin(url: str) -> str:
     """What a board would refuse is refused here. Raises UsageError."""
     from cloud_client.client import ServerAddress
-    from cloud_client.contract import NAME_64
     from cloud_client.errors import ServerAddressError
 
     try:
-        said["url"] = ServerAddress.parse(said["url"]).origin
+        return ServerAddress.parse(url).origin
     except ServerAddressError as error:
         raise click.UsageError(f"--url: {error}") from error
-    for option in ("gate_id", "dbd_id"):
-        if not NAME_64.fullmatch(said[option]):
-            raise click.UsageError(
-                f"--{option.replace('_', '-')}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
-            )
 
 
 def _authority(ca_file: Path | None) -> bytes:

@@ -20,6 +20,7 @@ from tools.cloud.store import (
     on_this_store,
     reported,
 )
+from tools.palmctl.contract_name import ContractName
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -77,10 +78,17 @@ def _test_only(mode: str) -> None:
 
 @simulate.command("gate", cls=PrintingCommand)
 @_URL
-@click.option("--device-id", required=True, metavar="D")
-@click.option("--gate-id", required=True, metavar="G")
+@click.option("--device-id", required=True, type=ContractName(), metavar="D")
+@click.option("--gate-id", required=True, type=ContractName(), metavar="G")
 @click.option("--passage-sensor", is_flag=True, help="Its validator reports whether the person passed.")
-@click.option("--model-id", default="simulated-1", show_default=True, metavar="ID", help="As the gallery's.")
+@click.option(
+    "--model-id",
+    type=ContractName(),
+    default="simulated-1",
+    show_default=True,
+    metavar="ID",
+    help="As the gallery's.",
+)
 @_FOLDER
 @of_environment
 @on_data
@@ -100,16 +108,12 @@ def new_gate(
     folder: Path,
 ) -> dict[str, Any]:
     """Make a gate and its validator, and register both; the folder keeps their keys."""
-    from cloud_client.contract import NAME_64
     from cloud_client.reference_server.ops import commands as operator
     from device.provisioning.online import RegistrationFacts
     from tools.cloud.simulation.gate import APP, make_gate, validator_id
 
     del as_json  # for PrintingCommand
     _test_only(mode)
-    for option, name in (("--device-id", device_id), ("--gate-id", gate_id), ("--model-id", model_id)):
-        if not NAME_64.fullmatch(name):
-            raise click.UsageError(f"{option}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     environment, dbd_id = environment_of(tenant, mode), validator_id(device_id)
     made = on_this_store(
         data,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.palmctl.contract_name import ContractName
 from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
 
@@ -23,15 +24,6 @@ FAULTS = (
     *("changed-request", "late-cancel"),
 )
 """The words of tools.kit.simulate.faults.Fault, here again so that --help imports nothing."""
-
-
-def _name(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """An id of LINK/1; another one would look like a fault of the other end."""
-    from link1.members import NAME
-
-    if value is not None and NAME.fullmatch(value) is None:
-        raise click.BadParameter("an id has 1 to 64 of A-Za-z0-9._:-")
-    return value
 
 
 @click.group(cls=WholeHelpGroup)
@@ -65,8 +57,8 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
 @click.option(
     "--forgot", is_flag=True, help="What the gate's validator before answered is not known: say no `unknown`."
 )
-@click.option("--dbd-id", required=True, callback=_name, help="Id of this validator.")
-@click.option("--gate-id", required=True, callback=_name, help="Gate that both ends stand at.")
+@click.option("--dbd-id", required=True, type=ContractName(), help="Id of this validator.")
+@click.option("--gate-id", required=True, type=ContractName(), help="Gate that both ends stand at.")
 @click.option("--passages", type=click.IntRange(min=1), help="End after so many; else until interrupted.")
 @click.option(
     "--policy", default="accept-all", show_default=True, help="accept-all, or a JSON file of rules."
@@ -169,9 +161,9 @@ def simulate(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The key that this test signs with and the other end has pinned. Counters are kept next to it.",
 )
-@click.option("--dbd-id", callback=_name, help="Id of the validator.")
-@click.option("--gate-id", callback=_name, help="Gate that both ends stand at.")
-@click.option("--device-id", callback=_name, help="Id of the device; needed with --as-device.")
+@click.option("--dbd-id", type=ContractName(), help="Id of the validator.")
+@click.option("--gate-id", type=ContractName(), help="Gate that both ends stand at.")
+@click.option("--device-id", type=ContractName(), help="Id of the device; needed with --as-device.")
 @click.option("--passage-sensor", is_flag=True, help="The gate was registered with a turn sensor.")
 @click.option("--hand", "operator", is_flag=True, help="Ask a person to show a palm, three times in all.")
 @click.option("--hand-source", help="A program that shows hands: called with show and with away.")
