@@ -23,7 +23,7 @@ from device.provisioning.invitation import Invitation, read_invitation
 from device.trust.trust import load_trust
 from models.frames import CameraFrame
 from models.qr import read_qr
-from tests.device.provisioning.authorities import Authority
+from tests.authorities import Authority
 from tests.palmctl import PALMCTL, printed
 from tools.cloud.pack_invitation import pack_invitation
 from tools.palmctl.camera_string import confinement

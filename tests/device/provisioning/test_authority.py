@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloud_client.client import ServerAddress
 from device.provisioning.invitation import WHOLE, authority_pem
 from link1.errors import FormatError
-from tests.device.provisioning.authorities import Authority, PrivateKey, authority
+from tests.authorities import Authority, PrivateKey, authority
 from tools.cloud.authority import pack_authority
 
 __all__ = ["authority"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from device.errors import ProvisioningError
 from device.provisioning.invitation import MAX_TEXT, PREFIX, Invitation, read_invitation
 from models.qr_code import MAX_TEXT as MAX_IN_A_CODE
-from tests.device.provisioning.authorities import Authority, authority
+from tests.authorities import Authority, authority
 from tools.cloud.pack_invitation import pack_invitation
 
 __all__ = ["authority"]

@@ -19,7 +19,7 @@ import pytest
 
 from device.provisioning.invitation import read_invitation
 from tests import REPOSITORY
-from tests.device.provisioning.authorities import Authority
+from tests.authorities import Authority
 from tests.packaging.image.board import FIRMWARE, HOST, PROVISION_FILE, Board
 from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.hil.machine import QEMU

@@ -40,7 +40,7 @@ class Authority:
             ]
         )
         certificate = (
-            _begun(subject, subject, key)
+            _begun(subject, subject, key, NOW + 365 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
             .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -53,14 +53,16 @@ class Authority:
     def packed(self) -> bytes:
         return pack_authority(self.file.read_bytes())
 
-    def server(self, name: str = "server", at: str = "127.0.0.1") -> tuple[Path, Path]:
+    def server(
+        self, name: str = "server", at: str = "127.0.0.1", until: datetime.datetime = NOW + 365 * DAY
+    ) -> tuple[Path, Path]:
         """Certificate and key files of a server at an address."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(at))])
         certificate = (
-            _begun(subject, self.name, key)
+            _begun(subject, self.name, key, until)
             .add_extension(address, critical=False)
             .add_extension(issuer, critical=False)
             .sign(self.key, hashes.SHA256())
@@ -77,15 +79,17 @@ class Authority:
         return cert_file, key_file
 
 
-def _begun(subject: x509.Name, issuer: x509.Name, key: PrivateKey) -> x509.CertificateBuilder:
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, until: datetime.datetime
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - DAY)
-        .not_valid_after(NOW + 365 * DAY)
+        .not_valid_before(NOW - 2 * DAY)
+        .not_valid_after(until)
     )
 
 
