@@ -149,19 +149,23 @@ def signed_config(
     return signed | {"signer_cert_b64": certificate.b64}
 
 
-def registration_answer() -> JsonObject:
-    """What POST /v1/devices/register answers."""
-    at = datetime.fromtimestamp(NOW_MS / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    certificate = SignerCertificate.issue(SignerPurpose.POST, BUNDLE_KEY.public, NOW_MS + 1_000, ROOT_KEY)
+def key_obj(key: SigningKey) -> JsonObject:
+    return {"kid": key.kid, "alg": "ed25519", "pub_b64": key.public.b64}
 
-    def public(key: SigningKey) -> JsonObject:
-        return {"kid": key.kid, "alg": "ed25519", "pub_b64": key.public.b64}
+
+def registration_answer(
+    *, root: SigningKey = ROOT_KEY, now_ms: int = NOW_MS, lasts_ms: int = 1_000
+) -> JsonObject:
+    """What POST /v1/devices/register answers; its certificates hold for `lasts_ms`."""
+    at = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    ends_ms = now_ms + lasts_ms
+    certificate = SignerCertificate.issue(SignerPurpose.POST, BUNDLE_KEY.public, ends_ms, root)
 
     return {
         "device": {"device_id": DEVICE_ID, "kind": "access", "status": "active"},
         "tenant_id": "7f0c0c58-5b0c-4a53-9f5b-0a1c4a1d9f11",
-        "roots": [public(ROOT_KEY)],
-        "keys": [public(GALLERY_KEY) | {"use": ["gallery"], "not_before": at, "not_after": None}],
+        "roots": [key_obj(root)],
+        "keys": [key_obj(GALLERY_KEY) | {"use": ["gallery"], "not_before": at, "not_after": None}],
         "mail": {
             "service_id": "svc",
             "seal_key": {
@@ -173,7 +177,7 @@ def registration_answer() -> JsonObject:
             "inbox_next_seq": 1,
         },
         "gallery": {"stream": "stream-1", "epoch": 1},
-        "dbd_sign_key": public(DBD_KEY),
+        "dbd_sign_key": key_obj(DBD_KEY),
         "terms_version": "v1",
-        "config": signed_config(),
+        "config": signed_config(root=root, not_after_ms=ends_ms),
     }

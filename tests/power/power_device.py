@@ -20,7 +20,6 @@ from device.config.config import (
 from device.core.opening import Opened, boot_id, open_device
 from device.platform.clock import has_kept_time
 from device.platform.threads import BulkTurn, StoreThread
-from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
 from gallery.stream import Entry
 from tests.device.core_makers import (
@@ -28,9 +27,7 @@ from tests.device.core_makers import (
     DEVICE_ID,
     GALLERY_KEY,
     GATE_ID,
-    NOW_MS,
     HandClock,
-    registration_answer,
 )
 from tests.gallery import gallery_service
 
@@ -43,18 +40,6 @@ def config_of(state: Path) -> DeviceConfig:
         camera=CameraSection("file:none"),
         link=LinkSection("none"),
         model=ModelSection(state / "no-model"),
-    )
-
-
-def first_trust() -> Trust:
-    """What registration pinned."""
-    return trust_from_registration(
-        registration_answer(),
-        device_id=DEVICE_ID,
-        gate_id=GATE_ID,
-        dbd_id=DBD_ID,
-        passage_sensor=True,
-        pinned_at_ms=NOW_MS,
     )
 
 

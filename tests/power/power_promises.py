@@ -32,8 +32,9 @@ from tests.device.core_makers import (
     sign_verdict,
     txn_id_of,
 )
+from tests.device.trust.pinned_makers import registered
 from tests.gallery.gallery_service import who
-from tests.power.power_device import config_of, first_trust, opened
+from tests.power.power_device import config_of, opened
 
 Said = dict[str, Any]
 
@@ -168,7 +169,7 @@ def _can_be_provisioned(state: Path) -> list[str]:
                 verdict_kid=keys.verdict.kid,
                 data_key=keys.data_key,
             )
-        save_trust(config.trust_path, first_trust())
+        save_trust(config.trust_path, registered(passage_sensor=True))
         with opened(state, HandClock()) as device:
             _go_on(device.journal)
     except DeviceError as error:

@@ -45,9 +45,10 @@ from tests.device.core_makers import (
     make_request,
     signed_config,
 )
+from tests.device.trust.pinned_makers import registered
 from tests.gallery.gallery_service import Service
 from tests.power.power_breakage import BROKEN, BROKEN_WITH_DAMAGE, break_it
-from tests.power.power_device import config_of, entry, first_trust, opened, service
+from tests.power.power_device import config_of, entry, opened, service
 
 
 class Marks:
@@ -84,7 +85,7 @@ class Life:
             verdict_kid=keys.verdict.kid,
             data_key=keys.data_key,
         )
-        save_trust(self.config.trust_path, first_trust())
+        save_trust(self.config.trust_path, registered(passage_sensor=True))
         self.tell("provisioned", kid=keys.verdict.kid)
 
     @contextlib.contextmanager

@@ -21,15 +21,12 @@ from device.config.config import (
 from device.platform.clock import SystemClock
 from device.provisioning.online import Provisioned, RegistrationFacts, Surroundings, provision
 from link1.canonical import JsonObject
-from link1.keys import PublicKey, SealKey, SigningKey
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, sign_object, verify_object
+from link1.keys import PublicKey
+from link1.signed import Kind, verify_object
+from tests.device.core_makers import ROOT_KEY, registration_answer
 
 TOKEN = "prov_0123456789abcdef"
 NOW_MS = SystemClock().wall_ms()
-ROOT, BUNDLE, POST = (SigningKey.from_seed(bytes([n]) * 32) for n in (11, 12, 13))
-GALLERY, DBD = (SigningKey.from_seed(bytes([n]) * 32) for n in (14, 15))
-MAIL = SealKey.from_seed(bytes([16]) * 32)
 ASKED = RegistrationFacts("gate-7-left", "gate-7", "dbd-7", True, "0.1.0", "m-test")
 
 
@@ -38,66 +35,20 @@ def spelt(secret: bytes) -> tuple[bytes, ...]:
     return secret, secret.hex().encode(), *(code(secret)[:40] for code in (b64encode, urlsafe_b64encode))
 
 
-def key_obj(key: PublicKey, **more: Any) -> JsonObject:
-    return {"kid": key.kid, "alg": "ed25519", "pub_b64": key.b64, **more}
-
-
 def good_answer(body: JsonObject) -> JsonObject:
     """What the service answers to a registration body."""
-    later_ms = NOW_MS + 10**9
-    policy: JsonObject = {
-        "v": 1,
-        "config_seq": 1,
-        "thresholds": {
-            "thr_id": "t1",
-            "accept_q": 6000,
-            "margin_q": 300,
-            "quality_q": 40,
-            "pad_q": 5000,
-            "enrol_quality_q": 60,
-        },
-        "attempts": 3,
-        "decision_timeout_ms": 5000,
-        "passage_timeout_ms": 10000,
-        "gallery_ttl_ms": 21600000,
-    }
-    config = sign_object(Kind.CONFIG, policy, BUNDLE)
-    config["signer_cert_b64"] = SignerCertificate.issue(
-        SignerPurpose.BUNDLE, BUNDLE.public, later_ms, ROOT
-    ).b64
-    return {
-        "device": {
-            "device_id": body["device_id"],
-            "kind": "access",
-            "status": "active",
-            "gate_id": body["gate_id"],
-            "dbd_id": body["dbd_id"],
-            "keys": [
-                {"purpose": key["purpose"], "alg": "ed25519", "kid": PublicKey.from_b64(key["pub_b64"]).kid}
-                for key in body["keys"]
-            ],
-        },
-        "tenant_id": "11111111-2222-4333-8444-555555555555",
-        "roots": [key_obj(ROOT.public)],
+    answer = registration_answer(root=ROOT_KEY, now_ms=NOW_MS, lasts_ms=10**9)
+    answer["keys"][0]["use"] = ["gallery", "device_status"]
+    answer["device"] |= {
+        "device_id": body["device_id"],
+        "gate_id": body["gate_id"],
+        "dbd_id": body["dbd_id"],
         "keys": [
-            key_obj(
-                GALLERY.public,
-                use=["gallery", "device_status"],
-                not_before="2026-01-01T00:00:00.000Z",
-                not_after=None,
-            )
+            {"purpose": key["purpose"], "alg": "ed25519", "kid": PublicKey.from_b64(key["pub_b64"]).kid}
+            for key in body["keys"]
         ],
-        "mail": {
-            "service_id": "svc",
-            "seal_key": {"kid": MAIL.kid, "alg": "x25519", "pub_b64": MAIL.public.b64},
-            "signer_certs": [SignerCertificate.issue(SignerPurpose.POST, POST.public, later_ms, ROOT).b64],
-            "inbox_next_seq": 1,
-        },
-        "gallery": {"stream": "t1.test", "epoch": 1},
-        "dbd_sign_key": key_obj(DBD.public),
-        "terms_version": "v1",
-        "config": config,
     }
+    return answer
 
 
 def respond(status: int, body: JsonObject, media_type: str = "application/json") -> httpx.Response:

@@ -25,12 +25,10 @@ from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust, reread, save_trust
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
+from tests.device.core_makers import DBD_KEY, GALLERY_KEY, ROOT_KEY
 from tests.device.provisioning.provisioning_setting import (
     ASKED,
-    DBD,
-    GALLERY,
     NOW_MS,
-    ROOT,
     TOKEN,
     Registrar,
     carry_out,
@@ -52,8 +50,8 @@ def test_a_device_becomes_provisioned_and_everything_can_be_read_back(
     assert config == settings(tmp_path)
     trust = load_trust(config.trust_path)
     assert trust == done.trust
-    assert (trust.roots, trust.gallery, trust.passage_sensor) == ((ROOT.public,), ("t1.test", 1), True)
-    assert trust.dbd_key(DBD.kid, 0) == DBD.public
+    assert (trust.roots, trust.gallery, trust.passage_sensor) == ((ROOT_KEY.public,), ("stream-1", 1), True)
+    assert trust.dbd_key(DBD_KEY.kid, 0) == DBD_KEY.public
     keys = KeyStore.open(config.keys_dir)
     Journal(
         config.journal_path,
@@ -203,11 +201,11 @@ def test_a_second_root_for_a_pinned_device_is_refused(
     del registrar
     carry_out(tmp_path)
     monkeypatch.setattr(
-        "tests.device.provisioning.provisioning_setting.ROOT", SigningKey.from_seed(bytes([99]) * 32)
+        "tests.device.provisioning.provisioning_setting.ROOT_KEY", SigningKey.from_seed(bytes([99]) * 32)
     )
     with pytest.raises(ProvisioningError, match="another root"):
         carry_out(tmp_path)
-    assert load_trust(tmp_path / "state" / "trust.json").roots == (ROOT.public,)
+    assert load_trust(tmp_path / "state" / "trust.json").roots == (ROOT_KEY.public,)
 
 
 def test_a_state_directory_of_another_device_is_left_alone(tmp_path: Path, registrar: Registrar) -> None:
@@ -256,18 +254,20 @@ def test_registering_again_brings_nothing_back_that_was_revoked(tmp_path: Path, 
         "bundle_seq": 2,
         "status_at_ms": NOW_MS + 1,
         "service_ms": NOW_MS + 2,
-        "revoked_kids": [GALLERY.public.kid],
+        "revoked_kids": [GALLERY_KEY.public.kid],
         "keys": [],
-        "dbd_keys": [{"kid": ROOT.public.kid, "pub_b64": ROOT.public.b64, **window}],
+        "dbd_keys": [{"kid": ROOT_KEY.public.kid, "pub_b64": ROOT_KEY.public.b64, **window}],
     }
     save_trust(path, reread(load_trust(path), told))
     carry_out(tmp_path)
     trust = load_trust(path)
     assert (trust.bundle_seq, trust.status_at_ms, trust.service_ms) == (2, NOW_MS + 1, NOW_MS + 2)
-    assert trust.revoked_kids == {GALLERY.public.kid} and trust.gallery_key(GALLERY.public.kid) is None
+    assert (
+        trust.revoked_kids == {GALLERY_KEY.public.kid} and trust.gallery_key(GALLERY_KEY.public.kid) is None
+    )
     assert {key.public.kid: key.not_after_ms for key in trust.dbd_keys} == {
-        ROOT.public.kid: 9,
-        DBD.public.kid: None,
+        ROOT_KEY.public.kid: 9,
+        DBD_KEY.public.kid: None,
     }
 
 

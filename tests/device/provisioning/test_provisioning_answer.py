@@ -15,17 +15,14 @@ from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
+from tests.device.core_makers import BUNDLE_KEY, DBD_KEY, ROOT_KEY, key_obj
 from tests.device.provisioning.provisioning_setting import (
     ASKED,
-    DBD,
     NOW_MS,
-    POST,
-    ROOT,
     TOKEN,
     Registrar,
     carry_out,
     good_answer,
-    key_obj,
     registrar,
 )
 
@@ -39,7 +36,7 @@ def spoiled(change: Callable[[JsonObject], None], keys: KeyStore) -> bytes:
 
 
 def other_root(answer: JsonObject) -> None:
-    answer["roots"] = [key_obj(DBD.public)]
+    answer["roots"] = [key_obj(DBD_KEY)]
 
 
 def wrong_kid(answer: JsonObject) -> None:
@@ -47,23 +44,23 @@ def wrong_kid(answer: JsonObject) -> None:
 
 
 def post_signer_of_another_root(answer: JsonObject) -> None:
-    certificate = SignerCertificate.issue(SignerPurpose.POST, POST.public, NOW_MS + 10**9, DBD)
+    certificate = SignerCertificate.issue(SignerPurpose.POST, BUNDLE_KEY.public, NOW_MS + 10**9, DBD_KEY)
     answer["mail"]["signer_certs"] = [certificate.b64]
 
 
 def post_signer_certified_for_bundles(answer: JsonObject) -> None:
-    certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, POST.public, NOW_MS + 10**9, ROOT)
+    certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, BUNDLE_KEY.public, NOW_MS + 10**9, ROOT_KEY)
     answer["mail"]["signer_certs"] = [certificate.b64]
 
 
 def post_signer_run_out(answer: JsonObject) -> None:
-    certificate = SignerCertificate.issue(SignerPurpose.POST, POST.public, NOW_MS - 1, ROOT)
+    certificate = SignerCertificate.issue(SignerPurpose.POST, BUNDLE_KEY.public, NOW_MS - 1, ROOT_KEY)
     answer["mail"]["signer_certs"] = [certificate.b64]
 
 
 def config_signed_by_another(answer: JsonObject) -> None:
     certificate = answer["config"]["signer_cert_b64"]
-    answer["config"] = sign_object(Kind.CONFIG, answer["config"]["config_obj"], DBD) | {
+    answer["config"] = sign_object(Kind.CONFIG, answer["config"]["config_obj"], DBD_KEY) | {
         "signer_cert_b64": certificate
     }
 
@@ -110,7 +107,7 @@ def member(*path: str, value: Any = None) -> Callable[[JsonObject], None]:
         member("mail", "service_id", value="svc2"),
         member("mail", "seal_key", value=None),
         member("mail", "inbox_next_seq", value=True),
-        member("dbd_sign_key", value={"kid": "0" * 32, "alg": "ed25519", "pub_b64": DBD.public.b64}),
+        member("dbd_sign_key", value={"kid": "0" * 32, "alg": "ed25519", "pub_b64": DBD_KEY.public.b64}),
         member("tenant_id", value=7),
         member("config", value={}),
     ],

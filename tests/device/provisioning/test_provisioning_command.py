@@ -12,10 +12,9 @@ from device.config.config import load_config
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
+from tests.device.core_makers import DBD_KEY, ROOT_KEY
 from tests.device.provisioning.provisioning_setting import (
     ASKED,
-    DBD,
-    ROOT,
     TOKEN,
     Registrar,
     registrar,
@@ -58,7 +57,7 @@ def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path: Path, registrar
         "alg": "ed25519",
         "pub_b64": keys.verdict.public.b64,
     }
-    assert (told["root_kid"], told["dbd_kids"], told["keys_made"]) == (ROOT.kid, [DBD.kid], True)
+    assert (told["root_kid"], told["dbd_kids"], told["keys_made"]) == (ROOT_KEY.kid, [DBD_KEY.kid], True)
     config = load_config(tmp_path / "device.toml")
     assert (config.camera.source, config.camera.fps, config.link.port) == ("/dev/video2", 12, "/dev/ttyUSB1")
     assert json.loads(registrar.bodies[0])["passage_sensor"] is True
@@ -91,7 +90,7 @@ def test_a_person_is_told_what_to_give_to_the_validator(tmp_path: Path, registra
         {"more": ("--camera", "webcam")},
         {"more": ("--link-port", "COM3")},
         {"more": ("--camera-fps", "0")},
-        {"more": ("--root-kid", ROOT.kid)},
+        {"more": ("--root-kid", ROOT_KEY.kid)},
         {"server": "http://cloud.example"},
         {"server": "https://user:pw@cloud.example"},
         {"token": "\n"},

@@ -18,13 +18,14 @@ from tests.device.core_makers import (
 )
 
 
-def registered() -> Trust:
+def registered(*, passage_sensor: bool = False) -> Trust:
+    """What registration pinned."""
     return trust_from_registration(
         registration_answer(),
         device_id=DEVICE_ID,
         gate_id=GATE_ID,
         dbd_id=DBD_ID,
-        passage_sensor=False,
+        passage_sensor=passage_sensor,
         pinned_at_ms=NOW_MS,
     )
 
