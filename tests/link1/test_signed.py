@@ -9,36 +9,14 @@ from hypothesis import strategies as st
 from link1.canonical import b64_encode
 from link1.errors import FormatError, KeyFormatError, SignatureError
 from link1.keys import PublicKey, SealKey, SealPublicKey, SigningKey
-from link1.objects import Decision, GalleryMark, Pad, Passage, Request, Verdict, VerdictResult
+from link1.objects import Decision, Passage, Request, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object, verify_object
+from tests.link1.cable import verdict_for
 
 KEY = SigningKey.from_seed(bytes(range(32)))
 OTHER = SigningKey.from_seed(bytes(range(1, 33)))
 REQUEST = Request("ab" * 16, "gate-1", "dbd-1", b64_encode(bytes(16)), 1_700_000_000_000, 5000)
-VERDICT = Verdict(
-    txn_id="ab" * 16,
-    gate_id="gate-1",
-    dbd_id="dbd-1",
-    nonce_b64=b64_encode(bytes(16)),
-    issued_at_ms=1,
-    ttl_ms=5000,
-    decided_at_ms=2,
-    device_id="palm-1",
-    result=VerdictResult.MATCH,
-    verdict_seq=1,
-    prev_ref="0" * 32,
-    score_q=8123,
-    margin_q=10_000,
-    quality_q=88,
-    pad=Pad("pass", "texture+motion", 9000),
-    attempts=1,
-    model_id="m",
-    thr_id="t",
-    gallery=GalleryMark("g", 1, 2, "0" * 16),
-    subject_ref="cd" * 16,
-    onboard_ref="card:7",
-    hand="L",
-)
+VERDICT = verdict_for(REQUEST, onboard_ref="card:7")
 DECISION = Decision("ab" * 16, "g", "d", b64_encode(bytes(32)), "ef" * 16, "ok", "LIBERAR", True, 1, 3)
 PASSAGE = Passage("ab" * 16, "d", "g", "ef" * 16, True, "giro", 4, 1)
 

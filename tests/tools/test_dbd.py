@@ -23,25 +23,20 @@ from link1.keys import SigningKey
 from link1.objects import (
     Decision,
     ErrorCode,
-    GalleryMark,
     GuideHint,
-    Pad,
     Passage,
     Request,
-    Verdict,
     VerdictResult,
 )
 from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
-from tests.link1.cable import device_status
+from tests.link1.cable import DEVICE_KEY, device_status, verdict_for
 from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
-
-DEVICE_KEY = SigningKey.from_seed(b"d" * 32)
 
 
 def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -91,29 +86,7 @@ class ScriptedDevice:
     def _verdict(self, asked: Request, result: VerdictResult) -> dict[str, Any]:
         self._seq += 1
         accepted = result is VerdictResult.MATCH
-        verdict = Verdict(
-            txn_id=asked.txn_id,
-            gate_id=asked.gate_id,
-            dbd_id=asked.dbd_id,
-            nonce_b64=asked.nonce_b64,
-            issued_at_ms=asked.issued_at_ms,
-            ttl_ms=asked.ttl_ms,
-            decided_at_ms=asked.issued_at_ms + 5,
-            device_id="dev-1",
-            result=result,
-            verdict_seq=self._seq,
-            prev_ref=self._prev_ref,
-            score_q=8000,
-            margin_q=10_000,
-            quality_q=80,
-            pad=Pad("pass", "texture", 9000),
-            attempts=1,
-            model_id="palm-1",
-            thr_id="thr-1",
-            gallery=GalleryMark("main", 1, 1, "0" * 16),
-            subject_ref="5" * 32 if accepted else None,
-            hand="L" if accepted else None,
-        )
+        verdict = verdict_for(asked, self._seq, accepted, result=result, prev_ref=self._prev_ref)
         wrapper = sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
         self._prev_ref = object_ref(wrapper)
         return wrapper

@@ -28,11 +28,12 @@ from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust, with_service_keys
 from device.values.recognition import PalmCapture
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
-from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
+from link1.objects import Pad, Request, Verdict
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import Core, running_core, vector
 from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
+from tests.link1.cable import decision_for, verdict_for
 from tools.palmctl.commands.provision import provision
 
 MODEL_ID = "m-test"
@@ -157,48 +158,19 @@ async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, 
 
 async def pass_gate(core: Core, device: Device) -> tuple[str, JsonObject]:
     """A rejecting verdict in the journal; its ref, and the validator's decision on it."""
-    txn_id, nonce = os.urandom(16).hex(), b64_encode(os.urandom(32))
-    position = core.gallery.position
     now_ms = CLOCK.wall_ms()
+    asked = Request(os.urandom(16).hex(), GATE_ID, DBD_ID, b64_encode(os.urandom(32)), now_ms, 5_000)
+    about = {"device_id": device.trust.device_id, "model_id": MODEL_ID, "decided_at_ms": now_ms}
 
     def build(seq: int, prev_ref: str) -> JsonObject:
-        verdict = Verdict(
-            txn_id=txn_id,
-            gate_id=GATE_ID,
-            dbd_id=DBD_ID,
-            nonce_b64=nonce,
-            issued_at_ms=now_ms,
-            ttl_ms=5_000,
-            decided_at_ms=now_ms,
-            device_id=device.trust.device_id,
-            result=VerdictResult.NO_MATCH,
-            verdict_seq=seq,
-            prev_ref=prev_ref,
-            score_q=100,
-            margin_q=10_000,
-            quality_q=80,
-            pad=Pad("pass", "test", 9_000),
-            attempts=3,
-            model_id=MODEL_ID,
-            thr_id="t1",
-            gallery=GalleryMark(position.stream, position.epoch, position.seq, position.head16),
-        )
+        verdict = verdict_for(asked, seq, accept=False, prev_ref=prev_ref, **about)
         return sign_object(Kind.VERDICT, verdict.to_obj(), device.keys.verdict)
 
-    stored = await core.in_store(core.journal.append_verdict, txn_id, "0" * 32, build)
+    stored = await core.in_store(core.journal.append_verdict, asked.txn_id, "0" * 32, build)
     core.api.verdict_waiting.set()
-    decision = Decision(
-        txn_id=txn_id,
-        gate_id=GATE_ID,
-        dbd_id=DBD_ID,
-        nonce_b64=nonce,
-        verdict_ref=stored.ref,
-        reason="not_recognised",
-        outcome="BLOQUEAR",
-        actuated=False,
-        decision_seq=stored.seq,
-        decided_at_ms=now_ms,
-    )
+    blocked = {"reason": "not_recognised", "outcome": "BLOQUEAR", "actuated": False}
+    verdict = Verdict.from_obj(stored.wrapper["verdict"])
+    decision = decision_for(verdict, stored.ref, stored.seq, **blocked, decided_at_ms=now_ms)
     return stored.ref, sign_object(Kind.DECISION, decision.to_obj(), DBD_KEY)
 
 
