@@ -10,14 +10,16 @@ from tools.rig.packaging.deb import SOURCE, SYSTEM_FILES
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, PKCS11, only, without
 
 DEBIAN = SOURCE / "tools/rig/packaging/debian"
+SERVER = SOURCE / "tools/rig/packaging/cloud/debian"
 GADGET = SOURCE / "systemd/usb-gadget"
 SCRIPTS = [
     *(DEBIAN / name for name in ("preinst", "postinst", "prerm", "postrm", "palm-access-rollback")),
     GADGET,
+    *(SERVER / name for name in ("backup", "palm-access-cloud", "postinst", "prerm", "postrm")),
 ]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_scripts_are_sound(script: Path) -> None:
     subprocess.run(["sh", "-n", script], check=True)
     if shutil.which("shellcheck") is None:

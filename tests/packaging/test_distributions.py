@@ -5,11 +5,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distribution, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+from tests.packaging.installed import link_installed
 from tools.palmctl.commands.bench import bench
 from tools.palmctl.groups import ExtendedGroup
 from tools.palmctl.main import main
@@ -58,12 +59,8 @@ def gate(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> l
     own, libraries = tmp_path_factory.mktemp("gate"), tmp_path_factory.mktemp("libraries")
     with zipfile.ZipFile(wheels["device"]) as wheel:
         wheel.extractall(own)
-    for name in locked_names(without((PACKAGING / "lock/device.txt").read_text(), NOT_ON_A_BOARD)):
-        installed = distribution(name)
-        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            link = libraries / top
-            if not link.exists():
-                link.symlink_to(Path(str(installed.locate_file(top))).absolute())
+    lock = (PACKAGING / "lock/device.txt").read_text()
+    link_installed(locked_names(without(lock, NOT_ON_A_BOARD)), libraries)
     return [str(own), str(libraries)]
 
 

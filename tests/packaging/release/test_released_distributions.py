@@ -3,13 +3,13 @@
 import re
 import subprocess
 import sys
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from tests import REPOSITORY
 from tests.archives import unpack_kept
+from tests.packaging.installed import link_installed
 from tests.packaging.release.conftest import EPOCH
 from tools.rig.packaging.documents import locked_names
 from tools.rig.packaging.release.distributions import (
@@ -105,12 +105,7 @@ def test_every_module_of_the_server_imports_with_what_a_server_has(wheels: Path,
         unpack_own(wheel_of(wheels, name), own)
     here = BuildTarget("amd64", "x86_64", f"{sys.version_info.major}.{sys.version_info.minor}")
     lock = for_target((REPOSITORY / LOCK).read_text(), here, NOT_ON_A_BOARD | NOT_ON_A_SERVER)
-    for locked in locked_names(lock):
-        installed = distribution(locked)
-        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            link = libraries / top
-            if not link.exists():
-                link.symlink_to(Path(str(installed.locate_file(top))).absolute())
+    link_installed(locked_names(lock), libraries)
     # -I and -S: neither the folder it runs in nor the environment of the tests is looked at.
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", IMPORT_ALL, own, libraries],
