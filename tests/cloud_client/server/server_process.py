@@ -1,7 +1,6 @@
 """A server in a separate process, and a partner and a device that reach it over real HTTP."""
 
 import copy
-import hashlib
 import json
 import re
 import resource
@@ -19,10 +18,10 @@ import httpx
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.words import Scope
 from link1.canonical import b64_encode
-from link1.keys import SealKey, SealPublicKey, SigningKey
-from link1.signed import Kind, object_ref, sign_object
+from link1.keys import SealPublicKey
 from tests.cloud_client.server.server_database import database_words
 from tests.palmctl import printed
+from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice
 
 
 @dataclass
@@ -73,45 +72,28 @@ def start(
     return Running(data, process, line.split()[1], log, database)
 
 
-class Board:
+class Board(BenchDevice):
     """A registered device over real HTTP."""
 
     def __init__(self, running: Running, tenant: str, device_id: str = "gate-1") -> None:
-        self.url = running.url
-        self.verdict_key, self.http_key = SigningKey.generate(), SigningKey.generate()
-        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=20)
-        made = running.palmctl(
-            "token", "create", "--tenant", tenant, "--mode", "test", "--device-id", device_id
-        )
-        facts = {
-            "device_id": device_id,
-            "kind": "access",
-            "gate_id": "g1",
-            "dbd_id": "d1",
-            "passage_sensor": False,
-            "app": {"pkg": "p", "version": "1"},
-            "model_id": "m",
-            "keys": [
-                {"purpose": "verdict", "alg": "ed25519", "pub_b64": self.verdict_key.public.b64},
-                {"purpose": "http", "alg": "ed25519", "pub_b64": self.http_key.public.b64},
-            ],
-            "seal_key": {"alg": "x25519", "pub_b64": SealKey.generate().public.b64},
-        }
-        digest = hashlib.sha256(made["token"].encode()).hexdigest()
-        proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
-        content = json.dumps(facts | {"proof": proof}).encode()
-        headers = {"Authorization": f"Provisioning {made['token']}"}
+        super().__init__(running.url.partition("://")[2], device_id)
+        self.reach(running.url)
+        of = ("--tenant", tenant, "--mode", "test", "--device-id", device_id)
+        token = running.palmctl("token", "create", *of)["token"]
+        content = json.dumps(self.registration_body(token)).encode()
+        headers = {"Authorization": f"Provisioning {token}"}
         registered = self.send("POST", "/v1/devices/register", content, headers).raise_for_status().json()
         self.mail_seal_key = SealPublicKey.from_b64(registered["mail"]["seal_key"]["pub_b64"])
         self.stream = registered["gallery"]["stream"]
-        self.device_id = device_id
-        self.verdict_seq, self.last_ref = 0, "0" * 32
+
+    def reach(self, url: str) -> None:
+        self.url, self.host = url, url.partition("://")[2]
+        self.http = httpx.Client(base_url=url, trust_env=False, timeout=20)
 
     def at(self, running: Running) -> "Board":
         """The same device, talking to another server."""
         other = copy.copy(self)
-        other.url = running.url
-        other.http = httpx.Client(base_url=running.url, trust_env=False, timeout=20)
+        other.reach(running.url)
         return other
 
     def upload_verdict(self) -> str:
@@ -121,36 +103,7 @@ class Board:
 
     def batch(self, count: int) -> bytes:
         """The body of a batch: the next verdicts of this device's chain, of unknown hands."""
-        items = []
-        for _ in range(count):
-            self.verdict_seq += 1
-            verdict = {
-                "v": 1,
-                "txn_id": f"{self.verdict_seq:032x}",
-                "gate_id": "g1",
-                "dbd_id": "d1",
-                "nonce_b64": b64_encode(bytes(16)),
-                "issued_at_ms": 1,
-                "ttl_ms": 5000,
-                "decided_at_ms": int(time.time() * 1000),
-                "device_id": self.device_id,
-                "decision": "reject",
-                "result": "NO_MATCH",
-                "verdict_seq": self.verdict_seq,
-                "prev_ref": self.last_ref,
-                "score_q": 100,
-                "margin_q": 10000,
-                "quality_q": 80,
-                "pad": {"res": "pass", "mech": "m", "score_q": 9000},
-                "attempts": 3,
-                "model_id": "m",
-                "thr_id": "t",
-                "gallery": {"stream": "s", "epoch": 1, "seq": 0, "head16": "0" * 16},
-            }
-            wrapper = sign_object(Kind.VERDICT, verdict, self.verdict_key)
-            self.last_ref = object_ref(wrapper)
-            items.append({"signed_verdict": wrapper})
-        return json.dumps({"items": items}).encode()
+        return json.dumps({"items": [{"signed_verdict": self.verdict()} for _ in range(count)]}).encode()
 
     def send(
         self, method: str, target: str, content: bytes | None = None, more: dict[str, str] | None = None
@@ -158,7 +111,7 @@ class Board:
         path, _, query = target.partition("?")
         headers = sign_request(
             method,
-            self.url.partition("://")[2],
+            self.host,
             path,
             query,
             content,
@@ -193,7 +146,7 @@ def enrol_person(partner: httpx.Client, board: Board, subject_id: str) -> int:
     vector[2:4] = b"\x80\x3f"  # 1.0 in the first place
     enrolment = {
         "token": session["token"],
-        "model_id": "m",
+        "model_id": MODEL_ID,
         "hands": [
             {
                 "hand": "L",

@@ -22,6 +22,7 @@ from link1.canonical import b64_encode
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Board, Running, start
 from tests.until import until
+from tools.rig.bench.cloud_server import MODEL_ID
 
 pytestmark = on_sqlite
 
@@ -84,7 +85,7 @@ class Journey:
             {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
             for purpose in ("enrollment", "identification")
         ]
-        body = {"token": self.session["token"], "model_id": "m", "hands": hands, "consents": consents}
+        body = {"token": self.session["token"], "model_id": MODEL_ID, "hands": hands, "consents": consents}
         self.board.send("POST", "/v1/enrollments", json.dumps(body).encode()).raise_for_status()
 
     def said(self) -> dict[str, bytes]:

@@ -156,8 +156,8 @@ class BenchDevice:
     seq: int = 0
     last_ref: str = "0" * 32
 
-    def registration(self, token: str) -> bytes:
-        """The request that registers it."""
+    def registration_body(self, token: str) -> JsonObject:
+        """The body of the request that registers it."""
         facts: JsonObject = {
             "device_id": self.device_id,
             "kind": "access",
@@ -174,8 +174,12 @@ class BenchDevice:
         }
         digest = hashlib.sha256(token.encode()).hexdigest()
         proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
+        return facts | {"proof": proof}
+
+    def registration(self, token: str) -> bytes:
+        """The request that registers it."""
         more = [f"Authorization: Provisioning {token}"]
-        return self.request("POST", "/v1/devices/register", body=facts | {"proof": proof}, more=more)
+        return self.request("POST", "/v1/devices/register", body=self.registration_body(token), more=more)
 
     def request(
         self,
