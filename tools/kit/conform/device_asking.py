@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
-from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
-from link1.objects import DeviceStatus, Request
-from link1.signed import Kind, sign_object, verify_object
+from link1.objects import Request
+from link1.signed import Kind, sign_object
 from tools.kit.conform.end_under_test import QUIET_MS, Deed, EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, NotTried
 from tools.kit.conform.rules import ConformanceRule
@@ -54,14 +53,7 @@ def withdraw(bench: EndUnderTest, txn_id: str) -> None:
 
 
 def _status(bench: EndUnderTest) -> None:
-    mark = bench.prove()
-    heard = bench.peer.message("status", ANSWER_MS, mark)
-    if heard is None:
-        raise Broken(f"no status within {ANSWER_MS} ms of the proofs")
-    try:
-        status = DeviceStatus.from_obj(verify_object(Kind.STATUS, heard.body, bench.setup.peer_key))
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"status: {error}") from None
+    status = bench.first_status()
     if status.nonce_b64 != bench.own_nonce_b64:
         raise Broken("status does not carry the nonce of our hello")
     if status.device_id != bench.hello.get("id"):

@@ -12,10 +12,9 @@ from link1.bodies import MAX_REFS
 from link1.canonical import JsonObject, canonical_bytes
 from link1.channels import MAX_WAITING
 from link1.envelope import ABOUT_MESSAGE
-from link1.errors import FormatError, SignatureError
 from link1.keys import SigningKey
 from link1.objects import Decision, Passage, Request, Verdict
-from link1.signed import Kind, object_ref, sign_object, verify_object
+from link1.signed import Kind, object_ref, sign_object
 from tools.kit.conform.common_frames import strange
 from tools.kit.conform.device_asking import LONG_TTL_MS, PASSAGE_SECTION, make_request, signed, withdraw
 from tools.kit.conform.end_under_test import QUIET_MS, SETTLE_MS, Deed, EndUnderTest, said
@@ -298,12 +297,7 @@ def _parsed(bench: EndUnderTest, number: int) -> tuple[Verdict, str]:
     if len(story.verdicts) <= number:
         raise NotTried(story.unanswered)
     wrapper = story.verdicts[number]
-    try:
-        return Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, bench.setup.peer_key)), object_ref(
-            wrapper
-        )
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"verdict: {error}") from None
+    return bench.verified(Kind.VERDICT, wrapper, Verdict.from_obj), object_ref(wrapper)
 
 
 def _so_far(bench: EndUnderTest) -> TwoPassages:

@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 from link1.bodies import MAX_CHUNK_BYTES, MailAck
 from link1.canonical import b64_decode, b64_encode, canonical_bytes, read_strict
-from link1.errors import FormatError, SignatureError
-from link1.objects import DeviceStatus
-from link1.signed import Kind, verify_object
+from link1.errors import FormatError
 from tools.kit.conform.end_under_test import EndUnderTest, said
-from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
+from tools.kit.conform.peer import Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
 MAIL_SECTION = "§5 Mail over the cable"
@@ -24,18 +22,6 @@ JUDGED_MS = 10_000
 """How long a device may take to judge a record that is whole, or to seal one that is asked for."""
 MOST_BYTES = 800_000
 """More than any record has: an outbox whose total is larger is not collected."""
-
-
-def _status(bench: EndUnderTest) -> DeviceStatus:
-    """A proven session, and what its first status says."""
-    mark = bench.prove()
-    heard = bench.peer.message("status", ANSWER_MS, mark)
-    if heard is None:
-        raise Broken(f"no status within {ANSWER_MS} ms of the proofs")
-    try:
-        return DeviceStatus.from_obj(verify_object(Kind.STATUS, heard.body, bench.setup.peer_key))
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"status: {error}") from None
 
 
 def _offer(bench: EndUnderTest, seq: int, offset: int, data: bytes, total: int) -> MailAck:
@@ -76,7 +62,7 @@ def _want(ack: MailAck, state: str, next_offset: int) -> None:
 
 def _begun(bench: EndUnderTest) -> int:
     """A record of two chunks of which the device has the first; its seq."""
-    seq = _status(bench).mail.in_applied_seq + 1
+    seq = bench.first_status().mail.in_applied_seq + 1
     # The part it may hold of this seq has another total, so the transfer starts again.
     _offer(bench, seq, 0, b"{", 2)
     _want(_offer(bench, seq, 0, JUNK[:MAX_CHUNK_BYTES], len(JUNK)), "more", MAX_CHUNK_BYTES)
@@ -117,7 +103,7 @@ def _refuses(bench: EndUnderTest) -> None:
 
 
 def _applied(bench: EndUnderTest) -> None:
-    applied_seq = _status(bench).mail.in_applied_seq
+    applied_seq = bench.first_status().mail.in_applied_seq
     if applied_seq < 1:
         raise NotTried("the device has applied no record yet; let it have mail from its service first")
     ack = _offer(bench, applied_seq, 0, JUNK[:10], len(JUNK))
@@ -127,7 +113,7 @@ def _applied(bench: EndUnderTest) -> None:
 
 
 def _gap(bench: EndUnderTest) -> None:
-    _status(bench)
+    bench.first_status()
     _want(_offer(bench, BEYOND, 0, b"mail", 4), "gap", 0)
 
 
@@ -201,7 +187,7 @@ def _chunk(bench: EndUnderTest, after_seq: int, offset: int) -> tuple[int, int, 
 
 def _collects(bench: EndUnderTest) -> None:
     """A whole record, interrupted by a reset after its first chunk."""
-    after_seq = _status(bench).mail.out_acked_seq
+    after_seq = bench.first_status().mail.out_acked_seq
     seq, total, record = _chunk(bench, after_seq, 0)
     bench.prove()
     while len(record) < total:
@@ -221,7 +207,7 @@ def _collects(bench: EndUnderTest) -> None:
 
 
 def _past_the_end(bench: EndUnderTest) -> None:
-    after_seq = _status(bench).mail.out_acked_seq
+    after_seq = bench.first_status().mail.out_acked_seq
     _, total, _ = _chunk(bench, after_seq, 0)
     for offset in (total, total + 1):
         heard = _pull(bench, after_seq, offset)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from link1.canonical import JsonObject, b64_encode
 from link1.envelope import ABOUT_MESSAGE, Role
@@ -14,6 +14,8 @@ from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
 from link1.signed import Kind, sign_object, verify_object
 from tools.kit.conform.counters import Counters
 from tools.kit.conform.peer import ANSWER_MS, Broken, ConformancePeer, Heard, NotTried
+
+T = TypeVar("T")
 
 PROOF_MS = 3_000
 """A machine that signs with a small processor is given so long for its proof."""
@@ -214,7 +216,21 @@ class EndUnderTest:
         )
         return sign_object(Kind.STATUS, status.to_obj(), self.setup.key)
 
+    def first_status(self) -> DeviceStatus:
+        """A new proven session, and what the device says first in it."""
+        heard = self.peer.message("status", ANSWER_MS, self.prove())
+        if heard is None:
+            raise Broken(f"no status within {ANSWER_MS} ms of the proofs")
+        return self.verified(Kind.STATUS, heard.body, DeviceStatus.from_obj)
+
     # ---- looking
+
+    def verified(self, kind: Kind, wrapper: JsonObject, read: Callable[[JsonObject], T]) -> T:
+        """What the other end signed. Raises Broken where the signature or a member does not hold."""
+        try:
+            return read(verify_object(kind, wrapper, self.setup.peer_key))
+        except (FormatError, SignatureError) as error:
+            raise Broken(f"{name_of(kind)}: {error}") from None
 
     def barrier(self) -> int:
         """Frames sent before have been looked at, and what they call for has had time to come: a PING was
@@ -306,6 +322,11 @@ class EndUnderTest:
 PAIRING = "has it pinned this key, and are the ids those that it knows?"
 """What a person looks at first where every proof fails."""
 GALLERY = GalleryMark("conform", 1, 1, "0" * 16)
+
+
+def name_of(kind: Kind) -> str:
+    """The message that carries it."""
+    return kind.member.removesuffix("_obj")
 
 
 def said(body: JsonObject) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 from link1.bodies import MAX_REFS
 from link1.canonical import JsonObject, canonical_bytes
 from link1.channels import MAX_WAITING
-from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
 from link1.objects import Decision, Pad, Passage, Request, Verdict, VerdictResult
-from link1.signed import Kind, object_ref, sign_object, verify_object
+from link1.signed import Kind, object_ref, sign_object
 from tools.kit.conform.common_frames import strange, want_strange_error
-from tools.kit.conform.end_under_test import GALLERY, QUIET_MS, Deed, EndUnderTest, said
+from tools.kit.conform.end_under_test import GALLERY, QUIET_MS, Deed, EndUnderTest, name_of, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
@@ -43,10 +42,7 @@ def heard_request(bench: EndUnderTest, since: int, but: str = "") -> tuple[Reque
     heard = bench.peer.wait(wanted, bench.setup.wait_ms, since)
     if heard is None:
         raise NotTried(f"no request within {bench.setup.wait_ms} ms; keep the validator asking")
-    try:
-        return Request.from_obj(verify_object(Kind.REQUEST, heard.body, bench.setup.peer_key)), heard
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"request: {error}") from None
+    return bench.verified(Kind.REQUEST, heard.body, Request.from_obj), heard
 
 
 def verdict_for(bench: EndUnderTest, asked: Request, **changes: Any) -> JsonObject:
@@ -81,31 +77,28 @@ def verdict_for(bench: EndUnderTest, asked: Request, **changes: Any) -> JsonObje
     return wrapper
 
 
-def decision_on(
-    bench: EndUnderTest, wrapper: JsonObject, mark: int, within_ms: int = DECISION_MS
+def naming(
+    bench: EndUnderTest, kind: Kind, wrapper: JsonObject, since: int, within_ms: int = DECISION_MS
 ) -> Heard | None:
-    """The first decision that names this verdict."""
+    """The first decision, or passage, that names this verdict."""
     ref = object_ref(wrapper)
 
     def wanted(heard: Heard) -> bool:
-        inner = heard.body.get("decision_obj")
-        return heard.type == "decision" and isinstance(inner, dict) and inner.get("verdict_ref") == ref
+        inner = heard.body.get(kind.member)
+        return heard.type == name_of(kind) and isinstance(inner, dict) and inner.get("verdict_ref") == ref
 
-    return bench.peer.wait(wanted, within_ms, mark)
+    return bench.peer.wait(wanted, within_ms, since)
 
 
 def good_decision(bench: EndUnderTest, wrapper: JsonObject, mark: int) -> tuple[Decision, JsonObject]:
     """The decision on a verdict, judged in every member that ties it to the verdict."""
-    heard = decision_on(bench, wrapper, mark)
+    heard = naming(bench, Kind.DECISION, wrapper, mark)
     if heard is None:
         raise Broken(f"no decision within {DECISION_MS} ms of the verdict")
     bench.notes["decision_ms"] = max(
         bench.notes.get("decision_ms", 0), heard.at_ms - bench.peer.heard[mark].at_ms
     )
-    try:
-        decision = Decision.from_obj(verify_object(Kind.DECISION, heard.body, bench.setup.peer_key))
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"decision: {error}") from None
+    decision = bench.verified(Kind.DECISION, heard.body, Decision.from_obj)
     verdict = wrapper["verdict"]
     names = ("txn_id", "gate_id", "dbd_id", "nonce_b64")
     wrong = [name for name in names if getattr(decision, name) != verdict[name]]
@@ -146,7 +139,7 @@ def not_opened(bench: EndUnderTest, wrapper: JsonObject, mark: int, *, answered:
     Without it, none is waited for twice as long as the slowest decision of this run took: one that saves for
     half a second before it opens takes as long to open wrongly."""
     slow_ms = max(ANSWER_MS, 2 * int(bench.notes.get("decision_ms", 0)))
-    heard = decision_on(bench, wrapper, mark, DECISION_MS if answered else slow_ms)
+    heard = naming(bench, Kind.DECISION, wrapper, mark, DECISION_MS if answered else slow_ms)
     if heard is None:
         if answered:
             raise Broken(f"no decision within {DECISION_MS} ms; every verdict is answered")
@@ -319,7 +312,7 @@ def _first_copy(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     wrapper, _, signed = _opened(bench)
     mark = bench.peer.say("verdict", wrapper)
-    heard = decision_on(bench, wrapper, mark)
+    heard = naming(bench, Kind.DECISION, wrapper, mark)
     if heard is None:
         raise Broken("no decision on the second copy; every verdict is answered")
     if canonical_bytes(heard.body) != canonical_bytes(signed) and heard.body["decision_obj"]["actuated"]:
@@ -391,13 +384,20 @@ def _late(bench: EndUnderTest) -> None:
 def _resolve_known(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     wrapper, _, signed = _opened(bench)
+    _sent_again(bench, Kind.DECISION, wrapper, signed, DECISION_MS)
+
+
+def _sent_again(
+    bench: EndUnderTest, kind: Kind, wrapper: JsonObject, signed: JsonObject, within_ms: int
+) -> None:
+    """Asked about this verdict, it sends what it signed about it before."""
     bench.prove()
     mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
-    heard = decision_on(bench, wrapper, mark)
+    heard = naming(bench, kind, wrapper, mark, within_ms)
     if heard is None:
-        raise Broken("the decision was not sent again")
+        raise Broken(f"the {name_of(kind)} was not sent again")
     if canonical_bytes(heard.body) != canonical_bytes(signed):
-        raise Broken("another decision than the first was sent")
+        raise Broken(f"another {name_of(kind)} than the first was sent")
 
 
 def _resolve_unknown(bench: EndUnderTest) -> None:
@@ -472,16 +472,6 @@ def _never_asked(bench: EndUnderTest) -> Request:
     )
 
 
-def _passage_of(bench: EndUnderTest, wrapper: JsonObject, since: int, within_ms: int) -> Heard | None:
-    ref = object_ref(wrapper)
-
-    def wanted(heard: Heard) -> bool:
-        inner = heard.body.get("passage")
-        return heard.type == "passage" and isinstance(inner, dict) and inner.get("verdict_ref") == ref
-
-    return bench.peer.wait(wanted, within_ms, since)
-
-
 def _turned(bench: EndUnderTest) -> tuple[JsonObject, Passage, JsonObject]:
     """A passage with a turn sensor: verdict, what the sensor reported, and that as signed."""
     _needs_opening(bench)
@@ -489,13 +479,10 @@ def _turned(bench: EndUnderTest) -> tuple[JsonObject, Passage, JsonObject]:
     ready = bench.peer.message("ready", 0, 0)
     if ready is None or ready.body.get("passage_sensor") is not True:
         raise NotTried("needs a validator with a turn sensor, whose ready says so")
-    heard = _passage_of(bench, wrapper, 0, bench.setup.wait_ms)
+    heard = naming(bench, Kind.PASSAGE, wrapper, 0, bench.setup.wait_ms)
     if heard is None:
         raise Broken(f"it opened, and no passage came within {bench.setup.wait_ms} ms")
-    try:
-        passage = Passage.from_obj(verify_object(Kind.PASSAGE, heard.body, bench.setup.peer_key))
-    except (FormatError, SignatureError) as error:
-        raise Broken(f"passage: {error}") from None
+    passage = bench.verified(Kind.PASSAGE, heard.body, Passage.from_obj)
     verdict = wrapper["verdict"]
     wrong = [name for name in ("txn_id", "gate_id", "dbd_id") if getattr(passage, name) != verdict[name]]
     if wrong:
@@ -516,13 +503,7 @@ def _passage_seq(bench: EndUnderTest) -> None:
 
 def _passage_resolved(bench: EndUnderTest) -> None:
     wrapper, _, signed = _turned(bench)
-    bench.prove()
-    mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
-    heard = _passage_of(bench, wrapper, mark, ANSWER_MS)
-    if heard is None:
-        raise Broken("the passage was not sent again")
-    if canonical_bytes(heard.body) != canonical_bytes(signed):
-        raise Broken("another passage than the first was sent")
+    _sent_again(bench, Kind.PASSAGE, wrapper, signed, ANSWER_MS)
 
 
 def _passage_only_after_opening(bench: EndUnderTest) -> None:
@@ -530,7 +511,7 @@ def _passage_only_after_opening(bench: EndUnderTest) -> None:
     wrapper = verdict_for(bench, _never_asked(bench))
     mark = bench.peer.say("verdict", wrapper)
     good_decision(bench, wrapper, mark)
-    if _passage_of(bench, wrapper, mark, ANSWER_MS) is not None:
+    if naming(bench, Kind.PASSAGE, wrapper, mark, ANSWER_MS) is not None:
         raise Broken("a passage came for a verdict that it did not open for")
 
 
