@@ -11,28 +11,14 @@ from hypothesis import strategies as st
 from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys, valley_targets
 from models.frames import CameraFrame
-from models.hand import Hand, HandFinder
+from models.hand import HandFinder
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.render import render_frame_with_truth
 from models.synthesis.scene import random_pose, random_setting
+from tests.models.made_hand import hand_at
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
-
-
-def hand_at(valleys: np.ndarray, side: str = "L") -> Hand:
-    return Hand(
-        valleys=valleys.astype(np.float32),
-        centre=valleys.mean(axis=0).astype(np.float32),
-        palm_width_px=200.0,
-        angle_deg=0.0,
-        handedness=side,  # type: ignore[arg-type]  # parametrised
-        confidence=1.0,
-        mask=np.full((240, 320), 255, np.uint8),
-        mask_scale=0.5,
-        at_ms=0,
-        hint=None,
-    )
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
@@ -67,10 +53,10 @@ def test_the_crop_of_a_held_hand_stays_put(look: Look) -> None:
 @pytest.mark.parametrize("side", ["L", "R"])
 @pytest.mark.parametrize("angle", [0.0, 30.0, -75.0, 180.0])
 @pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
-def test_marks_at_known_places_of_the_palm_land_there(side: str, angle: float, scale: float) -> None:
+def test_marks_at_known_places_of_the_palm_land_there(side: Handedness, angle: float, scale: float) -> None:
     turn = np.deg2rad(angle)
     spin = scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    targets = valley_targets(side) * CROP_SIZE - 0.5  # type: ignore[arg-type]  # parametrised
+    targets = valley_targets(side) * CROP_SIZE - 0.5
     marks = np.array([[20.0, 20.0], [90.0, 30.0], [56.0, 95.0]])
     points = np.vstack([targets, marks]) @ spin.T
     shift = 40.0 - points.min(axis=0)

@@ -16,13 +16,14 @@ from link1.objects import Pad
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.frames import CameraFrame, as_grey
-from models.hand import Hand, HandFinder
+from models.hand import HandFinder
 from models.liveness import PEAK_LIMIT, LivenessCheck
 from models.liveness_cues import Spectrum, red_against_blue
 from models.quality import assess, fine_detail
 from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, poor_capture
+from tests.models.made_hand import hand_at
 from tests.models.simulated_attacks import fill_the_view, shone_upon, shown_on
 from tests.models.simulated_cameras import DEMOSAICINGS, PATTERNS, through_a_mosaic
 
@@ -230,18 +231,7 @@ def test_reset_forgets_the_hand_before() -> None:
 @pytest.mark.parametrize("level", [0, 255])
 def test_flat_frames_are_unknown(size: tuple[int, int], level: int) -> None:
     frame = CameraFrame.from_pixels(np.full(size, level, np.uint8))
-    hand = Hand(
-        valleys=np.array([[1, 9], [2, 3], [5, 2], [8, 3]], np.float32),
-        centre=np.array([5, 8], np.float32),
-        palm_width_px=9.0,
-        angle_deg=0.0,
-        handedness="L",
-        confidence=0.5,
-        mask=np.zeros((240, 320), np.uint8),
-        mask_scale=0.5,
-        at_ms=0,
-        hint=None,
-    )
+    hand = hand_at(np.array([[1, 9], [2, 3], [5, 2], [8, 3]]), palm_width_px=9.0, in_mask=False)
     check = LivenessCheck()
     for _ in range(3):
         assert check.check(frame, hand, fine_detail(np.full((112, 112), level, np.uint8))).res == "unknown"

@@ -34,6 +34,7 @@ from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.render import Setting, render_frame
 from models.synthesis.scene import poor_capture, random_pose, random_setting
+from tests.models.made_hand import hand_at
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
@@ -225,18 +226,7 @@ def test_any_crop_gets_a_number_from_0_to_100(kind: str, seed: int) -> None:
         "stripes": np.tile(np.array([0, 255], np.uint8), (112, 56)),
     }[kind]
     frame = CameraFrame.from_pixels(np.zeros((48, 64), np.uint8))
-    hand = Hand(
-        valleys=np.array([[10, 30], [20, 10], [30, 8], [40, 10]], np.float32),
-        centre=np.array([30, 30], np.float32),
-        palm_width_px=20.0,
-        angle_deg=0.0,
-        handedness="L",
-        confidence=0.9,
-        mask=np.zeros((240, 320), np.uint8),
-        mask_scale=5.0,
-        at_ms=0,
-        hint=None,
-    )
+    hand = hand_at(np.array([[10, 30], [20, 10], [30, 8], [40, 10]]), palm_width_px=20.0, in_mask=False)
     quality = assess(frame, hand, crop, hand)
     assert 0 <= quality.quality_q <= 100
     assert quality.quality_q < FLOOR
