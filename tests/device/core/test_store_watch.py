@@ -4,13 +4,13 @@ long the journal is tidied up in one go."""
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from device.core.housekeeping import MAINTAIN_AT_LATEST_S, MAINTAIN_TIMES, StoreWatch
 from device.health import Health, HealthWord
-from device.journal.journal import PURGE_ROWS, Journal
+from device.journal.journal import PURGE_ROWS
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from gallery.errors import StoreError
@@ -28,24 +28,32 @@ class GalleryDouble:
             raise StoreError(self.fault)
 
 
+QUIET = SimpleNamespace(pending_uploads=lambda: 0, probe=lambda: None, keep_reserve=lambda: True)
+"""A journal that has nothing to say."""
+
+
+def store_watch(state_dir: Path, thread: StoreThread, **changes: Any) -> StoreWatch:
+    members: dict[str, Any] = {
+        "journal": QUIET,
+        "journal_thread": thread,
+        "gallery": None,
+        "state_dir": state_dir,
+        "health": Health(lambda _words: None),
+        "clock": SystemClock(),
+        "wiped": lambda: False,
+        "idle": lambda: True,
+        "journal_is_back": lambda: None,
+    }
+    return StoreWatch(**(members | changes))
+
+
 @pytest.mark.parametrize("told_at_once", [True, False])
 def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: bool) -> None:
     gallery, health, thread = GalleryDouble(), Health(lambda _words: None), StoreThread("journal")
-    journal = SimpleNamespace(pending_uploads=lambda: 0, probe=lambda: None, keep_reserve=lambda: True)
-    served: Any = SimpleNamespace(serving=gallery, fault="")
+    served = SimpleNamespace(serving=gallery, fault="")
 
     async def story() -> None:
-        watch = StoreWatch(
-            journal=cast("Journal", journal),
-            journal_thread=thread,
-            gallery=served,
-            state_dir=tmp_path,
-            health=health,
-            clock=SystemClock(),
-            wiped=lambda: False,
-            idle=lambda: True,
-            journal_is_back=lambda: None,
-        )
+        watch = store_watch(tmp_path, thread, gallery=served, health=health)
         await watch.look()
         assert HealthWord.STORE_FAULT not in health.words
         gallery.fault = "disk I/O error"
@@ -66,19 +74,11 @@ def test_a_journal_that_is_back_is_used_also_where_the_gallery_never_opened(tmp_
     """And the technician reads about the gallery again, not about a disk that has room by now."""
     back: list[None] = []
     health, thread = Health(lambda _words: None, {HealthWord.STORE_FAULT: "no gallery"}), StoreThread("j")
-    journal = SimpleNamespace(pending_uploads=lambda: 0, probe=lambda: None, keep_reserve=lambda: True)
+    closed = SimpleNamespace(serving=None, fault="no gallery")
 
     async def story() -> None:
-        watch = StoreWatch(
-            journal=cast("Journal", journal),
-            journal_thread=thread,
-            gallery=cast("Any", SimpleNamespace(serving=None, fault="no gallery")),
-            state_dir=tmp_path,
-            health=health,
-            clock=SystemClock(),
-            wiped=lambda: False,
-            idle=lambda: True,
-            journal_is_back=lambda: back.append(None),
+        watch = store_watch(
+            tmp_path, thread, gallery=closed, health=health, journal_is_back=lambda: back.append(None)
         )
         await watch.look()
         assert back == []
@@ -108,17 +108,7 @@ def test_a_slow_disk_is_not_tidied_up_until_the_watchdog_bites(
 
     async def story() -> None:
         nonlocal passed_s
-        watch = StoreWatch(
-            journal=cast("Journal", SimpleNamespace(maintain=maintain)),
-            journal_thread=thread,
-            gallery=cast("Any", None),
-            state_dir=tmp_path,
-            health=Health(lambda _words: None),
-            clock=SystemClock(),
-            wiped=lambda: False,
-            idle=lambda: True,
-            journal_is_back=lambda: None,
-        )
+        watch = store_watch(tmp_path, thread, journal=SimpleNamespace(maintain=maintain))
         passed_s += MAINTAIN_AT_LATEST_S
         await watch.maintain()
         assert len(called) == calls
