@@ -64,8 +64,8 @@ def _files(*names: str) -> dict[str, Answer]:
 
 
 def static_files(page: Path, *others: Path) -> dict[str, Answer]:
-    """Routes to a page, to what belongs to it and to the icon, read once. Raises OSError."""
-    read = (*others, _STATIC / "icon.svg")
+    """Routes to a page, to what belongs to it and to what pages have in common, read once. Raises OSError."""
+    read = (*others, _STATIC / "page.js", _STATIC / "icon.svg")
     return {"GET ": _file(page)} | {f"GET {path.name}": _file(path) for path in read}
 
 

@@ -1,6 +1,4 @@
 "use strict";
-const $ = (id) => document.getElementById(id);
-const all = (selector) => [...document.querySelectorAll(selector)];
 const EVERY_MS = 700, WHILE_PRESSED_MS = 150;
 const PORTUGUESE = {
   "Simulated gates": "Catracas simuladas", "Skip to the content": "Ir para o conteúdo", "No gate yet: make one below.": "Ainda não há catraca: crie uma abaixo.",
@@ -17,30 +15,10 @@ const PORTUGUESE = {
   "registered": "registrada", "revoked": "revogada", "result": "resultado", "The page has ended; start it again with palmctl cloud simulate page": "A página terminou; inicie de novo com palmctl cloud simulate page",
   "pending_enrollment": "à espera do cadastro", "active": "cadastro ativo", "blocked": "bloqueada",
 };
-const inPortuguese = /^pt\b/i.test(navigator.language);
-const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
-const language = inPortuguese ? "pt-BR" : "en";
 const STATES = { lives: ["good", "lives"], lost: ["warn", "no contact"], wiped: ["bad", "wiped"] };
 const TONES = { accept: "good", reject: "bad", abstain: "warn" };
 let version = "", pressed = 0, noticed = 0, begun = false, hurry = false, wake = () => {};
 
-function translatePage() {
-  document.documentElement.lang = language;
-  document.title = say(document.title);
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const text = texts.currentNode.data.trim();
-    if (text) texts.currentNode.data = texts.currentNode.data.replace(text, () => say(text));
-  }
-  for (const element of all("[aria-label]")) element.setAttribute("aria-label", say(element.getAttribute("aria-label")));
-}
-
-function make(tag, name, ...inside) {
-  const element = document.createElement(tag);
-  if (name) element.className = name;
-  element.append(...inside);
-  return element;
-}
 function write(element, text) { if (element.textContent !== text) element.textContent = text; }
 function show(element, tone, ...inside) {
   const shown = make("div", tone, ...inside);

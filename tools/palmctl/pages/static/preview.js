@@ -1,5 +1,4 @@
 "use strict";
-const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = ["sharpness", "exposure", "coverage", "pose", "occlusion", "motion"];
 const LOST_MS = 2000, BETWEEN_MS = 50;
@@ -46,22 +45,7 @@ const PORTUGUESE = {
   "the preview has ended": "a prévia terminou",
   "start it again with palmctl preview": "inicie de novo com palmctl preview"
 };
-const inPortuguese = /^pt\b/i.test(navigator.language);
-const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
 let shown = 0, over = false, ratio = "", pictureMs = 0;
-
-function translatePage() {
-  document.documentElement.lang = inPortuguese ? "pt-BR" : "en";
-  document.title = say(document.title);
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const text = texts.currentNode.data.trim();
-    if (text) texts.currentNode.data = texts.currentNode.data.replace(text, () => say(text));
-  }
-  for (const name of ["alt", "aria-label"]) {
-    for (const element of document.querySelectorAll(`[${name}]`)) element.setAttribute(name, say(element.getAttribute(name)));
-  }
-}
 
 function makeRows() {
   for (const part of PARTS) {
@@ -175,8 +159,6 @@ async function facts() {
     await pause(3000);
   }
 }
-
-function pause(ms) { return new Promise((done) => setTimeout(done, ms)); }
 
 addEventListener("pagehide", () => {
   fetch("bye", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}", keepalive: true });

@@ -1,6 +1,4 @@
 "use strict";
-const $ = (id) => document.getElementById(id);
-const all = (selector) => [...document.querySelectorAll(selector)];
 const MOST_ROWS = 400, EVERY_MS = 150;
 const PORTUGUESE = {
   "Playground": "Simulador", "Go to the gate": "Ir para a catraca", "Virtual time": "Tempo virtual", "Pace": "Ritmo", "Pause": "Pausar",
@@ -46,9 +44,7 @@ const PORTUGUESE = {
   "A program of the playground failed:": "Um programa do simulador falhou:", "The playground has ended; start it again with palmctl playground": "O simulador terminou; inicie de novo com palmctl playground",
   "People are being generated and enrolled": "As pessoas estão sendo geradas e cadastradas", "lost": "perdida", "part": "parte", "of": "de",
 };
-const inPortuguese = /^pt\b/i.test(navigator.language);
-const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
-const number = (value) => value.toLocaleString(inPortuguese ? "pt-BR" : "en");
+const number = (value) => value.toLocaleString(language);
 const WHY = {
   MATCH: "Recognised: the signed verdict names a person of the gallery.", NO_MATCH: "A live palm that the gallery does not know.",
   POOR_CAPTURE: "No picture was good enough; the device decides nothing about who it was.",
@@ -57,25 +53,6 @@ const WHY = {
 const TONES = { accept: "good", reject: "bad", abstain: "warn" };
 let run = 0, last = 0, state = null, shownVerdict = "", shownFrame = "", over = false;
 
-function translatePage() {
-  document.documentElement.lang = inPortuguese ? "pt-BR" : "en";
-  document.title = say(document.title);
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const text = texts.currentNode.data.trim();
-    if (text) texts.currentNode.data = texts.currentNode.data.replace(text, () => say(text));
-  }
-  for (const name of ["alt", "aria-label"]) {
-    for (const element of all(`[${name}]`)) element.setAttribute(name, say(element.getAttribute(name)));
-  }
-}
-
-function make(tag, name, text) {
-  const element = document.createElement(tag);
-  if (name) element.className = name;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
 function write(id, text) { if ($(id).textContent !== text) $(id).textContent = text; }
 function clock(ms) {
   const s = Math.floor(ms / 1000), two = (value) => String(value).padStart(2, "0");
@@ -323,8 +300,6 @@ function drawHand(told) {
   $("crop").setAttribute("points", whole ? points(hand.crop) : "");
   write("seen", !hand ? say("no hand in view") : !whole ? say("a hand") : say(hand.side === "L" ? "left palm" : "right palm") + (told.quality ? `, ${say("quality")} ${told.quality.quality_q}` : ""));
 }
-
-function pause(ms) { return new Promise((done) => setTimeout(done, ms)); }
 
 async function begin(name, body) {
   const answer = await post(name, body);
