@@ -15,6 +15,7 @@ Scores = NDArray[np.float32]
 RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 PUBLISHED_RATES: Final = RATES[1:]
 """At which papers state how many pairs of one palm are accepted."""
+_FPIR: Final = (1e-2, 1e-3)
 ERRORS_NEEDED: Final = 10
 """A rate is reported only when at least this many false matches were counted for it."""
 _RESAMPLES: Final = 200
@@ -196,7 +197,7 @@ def _det(mated: Scores, non_mated: Scores) -> tuple[NDArray[np.float64], NDArray
     return fmr, np.asarray(fnmr, dtype=np.float64)
 
 
-def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -> Identification:
+def identification(found: Comparisons) -> Identification:
     """Enrol the first picture of every palm; search with the others, with and without their person."""
     _, enrolled, palm = np.unique(found.palms, return_index=True, return_inverse=True)
     probes = np.setdiff1d(np.arange(len(found.palms)), enrolled)
@@ -213,7 +214,7 @@ def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -
     own = np.where(same_palm, known, lowest).max(axis=1)
     other = np.where(same_person, lowest, known).max(axis=1)
     stranger = np.where(same_person, lowest, strangers).max(axis=1)
-    supported = tuple(rate for rate in fpir if len(stranger) * rate >= 1.0)
+    supported = tuple(rate for rate in _FPIR if len(stranger) * rate >= 1.0)
     fnir = []
     for rate in supported:
         threshold = threshold_at(stranger, rate)

@@ -86,14 +86,13 @@ def passage(
     frames_held: int = 12,
     frames_out: int = 6,
     scene_seed: int = 0,
-    size: Size = FRAME_SIZE,
 ) -> Iterator[Pixels]:
     """A hand enters from below, is held steadily and leaves; ``seed`` is the occasion, not the person.
 
     ``scene_seed`` is the place: keep it for all films of one gate, so that the ground does not change.
     """
     rng = np.random.default_rng([_DOMAIN, seed])
-    held = random_pose(rng, size)
+    held = random_pose(rng)
     setting = random_setting(rng, scene_seed)
     yield from _film(
         rng,
@@ -103,7 +102,6 @@ def passage(
         setting=setting,
         look=look,
         frames=(frames_in, frames_held, frames_out),
-        size=size,
     )
 
 
@@ -117,11 +115,10 @@ def poor_capture(
     frames_held: int = 24,
     frames_out: int = 6,
     scene_seed: int = 0,
-    size: Size = FRAME_SIZE,
 ) -> Iterator[Pixels]:
     """A hand is there all the while but out of focus and dark: no frame is good enough to be recognised."""
     rng = np.random.default_rng([_DOMAIN, seed, 1])
-    held = random_pose(rng, size)
+    held = random_pose(rng)
     good = random_setting(rng, scene_seed)
     poor = Setting(scene_seed, good.light, 0.6, 3.0, 9.0)
     yield from _film(
@@ -132,18 +129,15 @@ def poor_capture(
         setting=poor,
         look=look,
         frames=(frames_in, frames_held, frames_out),
-        size=size,
     )
 
 
-def empty_scene(
-    seed: int, n: int, *, look: Look = "rgb", scene_seed: int = 0, size: Size = FRAME_SIZE
-) -> Iterator[Pixels]:
+def empty_scene(seed: int, n: int, *, look: Look = "rgb", scene_seed: int = 0) -> Iterator[Pixels]:
     """An empty scene: ``n`` frames of the ground."""
     rng = np.random.default_rng([_DOMAIN, seed, 2])
     setting = random_setting(rng, scene_seed)
     for _ in range(n):
-        yield render_frame(None, None, Pose(), look, rng, size=size, setting=setting)
+        yield render_frame(None, None, Pose(), look, rng, setting=setting)
 
 
 def show_qr(
@@ -204,15 +198,14 @@ def _film(
     setting: Setting,
     look: Look,
     frames: tuple[int, int, int],
-    size: Size,
 ) -> Iterator[Pixels]:
     frames_in, frames_held, frames_out = frames
-    below = size[0] * 1.25
+    below = FRAME_SIZE[0] * 1.25
 
     def shot(dx: float, dy: float, speed: float) -> Pixels:
         pose = replace(held, centre_px=(held.centre_px[0] + dx, held.centre_px[1] + dy))
         blurred = replace(setting, smear_px=10.0 * float(np.sqrt(speed)))
-        return render_frame(person, hand, pose, look, rng, size=size, setting=blurred)
+        return render_frame(person, hand, pose, look, rng, setting=blurred)
 
     for i in range(frames_in):
         left = (1.0 - i / max(1, frames_in)) ** 2

@@ -280,7 +280,6 @@ class Validator:
 async def validator_at(
     port: str,
     board: Board,
-    memory: DeskMemory | None = None,
     *,
     carries_mail: bool = False,
     desk_type: type[ValidatorDesk] = ValidatorDesk,
@@ -300,7 +299,7 @@ async def validator_at(
         gate_id=GATE_ID,
         key=board.validator_key,
         decide=accept_all,
-        memory=memory or DeskMemory(),
+        memory=DeskMemory(),
         save=lambda _memory: None,
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=os.urandom,

@@ -30,9 +30,8 @@ BODIES_BYTES_OF_ONE: Final = 16 * 1024 * 1024
 class Bodies:
     """Memory for the bodies of all requests under way, and how much of it one credential may have."""
 
-    def __init__(self, total: int = BODIES_BYTES, of_one: int = BODIES_BYTES_OF_ONE) -> None:
-        self._free = total
-        self._of_one = of_one
+    def __init__(self) -> None:
+        self._free = BODIES_BYTES
         self._held: dict[str, int] = {}
 
     @contextmanager
@@ -43,7 +42,7 @@ class Bodies:
         def take(size: int) -> None:
             nonlocal taken
             held = self._held.get(who, 0) + size
-            if size > self._free or held > self._of_one:
+            if size > self._free or held > BODIES_BYTES_OF_ONE:
                 raise unavailable(headers={"Connection": "close"})
             self._held[who] = held
             self._free -= size

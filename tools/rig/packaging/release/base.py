@@ -107,10 +107,10 @@ def contents(package: Path) -> list[str]:
         return [f"/{name.removeprefix('.').strip('/')}" for name in archive.getnames()]
 
 
-def resolve(archs: tuple[str, ...] = ("amd64", "arm64")) -> str:
+def resolve() -> str:
     """The text of a new lock: what apt would install today, for each architecture. Raises PackagingError."""
     lock = _LOCK_HEAD
-    for arch in archs:
+    for arch in ("amd64", "arm64"):
         with tempfile.TemporaryDirectory() as scratch:
             etc, archives = Path(scratch, "etc"), Path(scratch, "cache/archives")
             for folder in (etc / "apt.conf.d", etc / "preferences.d", archives / "partial"):
