@@ -17,11 +17,10 @@ import httpx
 
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.words import Scope
-from link1.canonical import b64_encode
 from link1.keys import SealPublicKey
 from tests.cloud_client.server.server_database import database_words
 from tests.palmctl import printed
-from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice
+from tools.rig.bench.cloud_server import BenchDevice, enrolment_body
 
 
 @dataclass
@@ -144,20 +143,5 @@ def enrol_person(partner: httpx.Client, board: Board, subject_id: str) -> int:
     session = opened.json()
     vector = bytearray(2048)
     vector[2:4] = b"\x80\x3f"  # 1.0 in the first place
-    enrolment = {
-        "token": session["token"],
-        "model_id": MODEL_ID,
-        "hands": [
-            {
-                "hand": "L",
-                "vector_b64": b64_encode(bytes(vector)),
-                "quality_q": 90,
-                "pad": {"res": "pass", "mech": "m", "score_q": 1},
-            }
-        ],
-        "consents": [
-            {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
-            for purpose in ("enrollment", "identification")
-        ],
-    }
+    enrolment = enrolment_body(session["token"], {"L": bytes(vector)})
     return board.send("POST", "/v1/enrollments", json.dumps(enrolment).encode()).status_code

@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 
 from cloud_client.http_signature import new_nonce
-from link1.canonical import b64_encode
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Board, Running, start
 from tests.until import until
-from tools.rig.bench.cloud_server import MODEL_ID
+from tools.rig.bench.cloud_server import enrolment_body
 
 pytestmark = on_sqlite
 
@@ -76,16 +75,8 @@ class Journey:
         return content
 
     def enrol(self) -> None:
-        pad = {"res": "pass", "mech": "m", "score_q": 1}
-        hands = [
-            {"hand": hand, "vector_b64": b64_encode(vector.tobytes()), "quality_q": 90, "pad": pad}
-            for hand, vector in zip("LR", self.vectors, strict=True)
-        ]
-        consents = [
-            {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
-            for purpose in ("enrollment", "identification")
-        ]
-        body = {"token": self.session["token"], "model_id": MODEL_ID, "hands": hands, "consents": consents}
+        vectors = {hand: vector.tobytes() for hand, vector in zip("LR", self.vectors, strict=True)}
+        body = enrolment_body(self.session["token"], vectors)
         self.board.send("POST", "/v1/enrollments", json.dumps(body).encode()).raise_for_status()
 
     def said(self) -> dict[str, bytes]:

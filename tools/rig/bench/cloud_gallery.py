@@ -19,9 +19,15 @@ from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, seal
 from gallery.stream import Entry, entry_sha256, state_of
-from link1.canonical import b64_encode
 from tools.palmctl.bench.daemon import BenchFailed
-from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice, BenchTenant, ServerProcess, on_store
+from tools.rig.bench.cloud_server import (
+    MODEL_ID,
+    BenchDevice,
+    BenchTenant,
+    ServerProcess,
+    enrolment_body,
+    on_store,
+)
 from tools.rig.bench.http_load import LoadConnection, connections, cpu_s, drive, rss_bytes
 
 _DELTAS = "/v1/gallery/deltas"
@@ -135,13 +141,7 @@ def _enrol(server: ServerProcess, device: BenchDevice) -> str:
         session = partner("/v1/enrollment-sessions", {"subject_id": subject_id, "hands_required": ["L"]})
         vector = np.zeros(512, "<f4")
         vector[0] = 1
-        pad = {"res": "pass", "mech": "bench", "score_q": 9000}
-        hand = {"hand": "L", "vector_b64": b64_encode(vector.tobytes()), "quality_q": 90, "pad": pad}
-        consents = [
-            {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
-            for purpose in ("enrollment", "identification")
-        ]
-        body = {"token": session["token"], "model_id": MODEL_ID, "hands": [hand], "consents": consents}
+        body = enrolment_body(session["token"], {"L": vector.tobytes()})
         drive(opened, [device.request("POST", "/v1/enrollments", body=body)], 201)
     return subject_id
 

@@ -145,6 +145,23 @@ def on_store(data: Path, work: Callable[[Tx, Vault, int], T], database: str | No
         store.close()
 
 
+def enrolment_body(token: str, vectors: dict[str, bytes]) -> JsonObject:
+    """What a device sends at the end of an enrolment: a vector of each hand, and both consents."""
+    pad = {"res": "pass", "mech": "bench", "score_q": 9000}
+    return {
+        "token": token,
+        "model_id": MODEL_ID,
+        "hands": [
+            {"hand": hand, "vector_b64": b64_encode(vector), "quality_q": 90, "pad": pad}
+            for hand, vector in vectors.items()
+        ],
+        "consents": [
+            {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
+            for purpose in ("enrollment", "identification")
+        ],
+    }
+
+
 @dataclass
 class BenchDevice:
     """A device as far as HTTP goes: keys, signed requests, a chain of verdicts."""
