@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from link1.plain_file import sync_folder
+
 _LENGTH_BYTES: Final = 4
 _PIECE_BYTES: Final = 4_096
 """The kernel may keep what is written in one go as one page; each later write then counts as all of it."""
@@ -64,13 +66,4 @@ def _make(path: Path, size: int) -> None:
             partial.unlink(missing_ok=True)
         raise
     partial.rename(path)
-    sync_names(path.parent)
-
-
-def sync_names(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

@@ -30,12 +30,12 @@ from sqlite_utils import Database
 from gallery.errors import StoreError
 from gallery.records import Held
 from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
-from gallery.slots import sync_names
 from gallery.stream import Pause, at_once
 from gallery.witness import FILE_NAME as WITNESS_NAME
 from gallery.witness import Witness
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
+from link1.plain_file import sync_folder
 
 FILE_NAME: Final = "gallery.db"
 
@@ -257,7 +257,7 @@ class Store:
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
         (self._folder / WITNESS_NAME).unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # a technician has moved the folder away
-            sync_names(self._folder)
+            sync_folder(self._folder)
 
     def _rows(self, generation: int) -> sqlite3.Cursor:
         # The plus keeps SQLite from walking the index: rows are read as they lie, not by random ids.
@@ -289,8 +289,8 @@ def _opened(folder: Path) -> Database:
     path = folder / FILE_NAME
     # The file is made here, so that it never has other permissions, not even for a moment.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    sync_names(folder)
-    sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
+    sync_folder(folder)
+    sync_folder(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
     connection = connected(path)
     try:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):

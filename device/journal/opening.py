@@ -19,8 +19,8 @@ from device.journal.migration import FORMER, migrate
 from device.journal.reserve import Reserve
 from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
-from device.platform.files import sync_folder
 from link1.errors import FormatError
+from link1.plain_file import sync_folder
 
 _WAY_OUT = (
     "restore the file from this device's own storage, or register the device again with new keys "

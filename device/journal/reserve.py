@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from device.platform.files import sync_folder
+from link1.plain_file import sync_folder
 
 LOW_DISK_BYTES: Final = 64 * 1024 * 1024
 """Eleven days of a busy gate: 5,000 passages a day of about 1.2 KB each."""

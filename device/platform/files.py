@@ -17,7 +17,7 @@ from typing import Final
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
-from link1.plain_file import check_replaceable
+from link1.plain_file import check_replaceable, sync_folder
 
 _SUM: Final = "sha256"
 
@@ -113,15 +113,6 @@ def read_kept(path: Path, max_bytes: int) -> JsonObject:
         obj = without_checksum(read_strict(file.read(max_bytes + 1), max_bytes=max_bytes))
     members.version_1(obj)
     return obj
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def shred(path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import KeyStoreError
-from device.platform.files import replace_synced, replace_within, shred, sync_folder
+from device.platform.files import replace_synced, replace_within, shred
 from device.trust.keystore import (
     CREDENTIALS_FOLDER,
     KeyPurpose,
@@ -30,6 +30,7 @@ from device.trust.keystore import (
     read_key,
 )
 from link1.keys import KEY_BYTES
+from link1.plain_file import sync_folder
 
 CREDSTORE: Final = Path("/etc/credstore.encrypted")
 SYSTEMD: Final = Path("/etc/systemd/system")

@@ -27,8 +27,9 @@ from functools import partial
 from pathlib import Path
 
 from device.errors import KeysAbsent, KeyStoreError
-from device.platform.files import sync_folder, write_synced
+from device.platform.files import write_synced
 from link1.keys import KEY_BYTES, SealKey, SigningKey
+from link1.plain_file import sync_folder
 
 CREDENTIALS_FOLDER = "credentials"
 """Next to the folder of key files: the same keys, encrypted for the service manager."""

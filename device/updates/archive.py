@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from device.errors import UpdateRefused
-from device.platform.files import sync_folder
+from link1.plain_file import sync_folder
 
 _PIECE_BYTES: Final = 256 * 1024
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}|\.(?!\.)[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.platform.files import read_kept, replace_synced, sync_folder, with_checksum
+from device.platform.files import read_kept, replace_synced, with_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Manifest, PayloadChunk
 from device.updates.room import KEEP_FREE_BYTES, check_room, unpacking_bytes
@@ -31,6 +31,7 @@ from device.updates.state import SHIPPED, UpdateState
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError
+from link1.plain_file import sync_folder
 from models.manifest import MANIFEST_NAME
 
 MAX_STATE_BYTES: Final = 64 * 1024

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.platform.files import replace_synced, sync_folder
+from device.platform.files import replace_synced
 from device.trust.bundle import followed_roots
 from device.trust.trust import Trust
 from device.updates.archive import APP_LIMITS, unpack
@@ -37,6 +37,7 @@ from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
 from link1.keys import PublicKey
+from link1.plain_file import sync_folder
 from link1.wire import WireObject
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]{0,63}")

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from device.errors import StateError
-from device.platform.files import read_kept, replace_synced, shred, sync_folder, with_checksum
+from device.platform.files import read_kept, replace_synced, shred, with_checksum
 from device.trust.keystore import KeyPurpose
 from link1.canonical import JsonObject
 from link1.errors import FormatError
 from link1.members import NAME
+from link1.plain_file import sync_folder
 from link1.wire import WireObject
 
 FILE_NAME: Final = "wipe.json"

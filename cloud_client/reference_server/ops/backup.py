@@ -18,6 +18,7 @@ from typing import Final
 
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.store.base import Database
+from link1.plain_file import sync_folder
 
 _STEP_PAGES: Final = 1024
 _READ_BYTES: Final = 1 << 20
@@ -70,7 +71,7 @@ def copy_database(database: Database, file: Path, on_step: Callable[[], None] = 
                     part.with_name(name).unlink()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _sync(file.parent)
+    sync_folder(file.parent)
     return copied
 
 
@@ -124,11 +125,3 @@ def _sum_and_sync(path: Path) -> Copied:
         while chunk := file.read(_READ_BYTES):
             digest.update(chunk)
         return Copied(file.tell(), digest.hexdigest())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -30,8 +30,8 @@ from cloud_client.reference_server.store.vault import (
     key_in_force,
     load_or_make,
     new_key,
-    sync_directory,
 )
+from link1.plain_file import sync_folder
 
 ROWS: Final = 200
 Rewrapped = tuple[str, bytes, bytes]
@@ -220,7 +220,7 @@ def _destroy(path: Path) -> None:
     if path.suffix == ".uri" and path.exists():
         KeyToken(path.read_text().strip()).destroy()
     path.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    sync_folder(path.parent)
 
 
 def _check_place(directory: Path, key_id: str, uri: str | None) -> None:

@@ -26,6 +26,7 @@ from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.key_token import KeyToken
 from link1.keys import SigningKey
+from link1.plain_file import sync_folder
 
 _NONCE_BYTES = 12
 KEY_BYTES = 32
@@ -223,7 +224,7 @@ def load_or_make(path: Path, new: Callable[[], bytes]) -> bytes:
             content = path.read_bytes()
         finally:
             temporary.unlink()
-        sync_directory(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise _unreadable(path, error) from error
     return _checked(path, content)
@@ -256,13 +257,6 @@ def _checked(path: Path, content: bytes) -> bytes:
             f"{path} holds {len(content)} bytes, expected {KEY_BYTES}: restore it from a backup"
         )
     return content
-
-
-def sync_directory(directory: Path) -> None:
-    """Have the names in a directory survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
 
 
 def _key_management(directory: Path) -> dict[str, KeyManagement]:
