@@ -13,16 +13,14 @@ import pytest
 
 from link1.bodies import Box, MailChunk, MailPull, MailState
 from link1.canonical import canonical_bytes
-from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
+from link1.objects import MailMarks
 from link1.validator.events import DeviceProven, MailChunkReceived, StatusReceived
 from link1.validator.mail import ANSWER_WITHIN_MS, InboxSettled, OutboxCollected, ValidatorMail
+from tests.link1.cable import device_status
 from tools.kit.simulate import mail_carrier
 from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
 
-STATUS = DeviceStatus(
-    device_id="dev-1", nonce_b64="", serving=True, health=(), app=AppVersion("p", "1"), model_id="m",
-    thr_id="t", gallery=GalleryMark("s", 1, 0, "0" * 16), last=None, mail=MailMarks(0, 0, 0), at_ms=0,
-)  # fmt: skip
+STATUS = device_status()
 
 
 class SilentEnd:

@@ -6,15 +6,16 @@ from dataclasses import asdict
 from typing import Any
 
 from cloud_client.reference_server.contract.sealed import check_outbox_record
-from link1.bodies import Box, MailState
+from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.keys import SigningKey
 from link1.objects import VerdictResult
-from link1.sealed import SignerCertificate, SignerPurpose, open_record, seal_record
+from link1.sealed import SignerCertificate, SignerPurpose, open_record
 from link1.signed import Kind, sign_object
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
+from tests.device.mail.mail_setting import sealed
 from tests.device.status_makers import some_device_status
 from tests.device.whole_device import Device, Validator, answered, pictures, until, validator_at
 from tools.kit.pty_pair import PtyPair
@@ -32,20 +33,8 @@ def certificate(device: Device, purpose: SignerPurpose) -> SignerCertificate:
 
 
 def record(device: Device, seq: int, type_: str, body: JsonObject) -> bytes:
-    sealed = seal_record(
-        box=Box.IN,
-        src="svc",
-        dst=DEVICE_ID,
-        seq=seq,
-        rid=f"{seq:032x}",
-        created_ms=now_ms(),
-        type_=type_,
-        body=body,
-        to=device.board.device_seal_key,
-        signer=SIGNER,
-        certificate=certificate(device, SignerPurpose.POST),
-    )
-    return canonical_bytes(sealed)
+    to, post = device.board.device_seal_key, certificate(device, SignerPurpose.POST)
+    return canonical_bytes(sealed(seq, type_, body, dst=DEVICE_ID, to=to, signer=SIGNER, certificate=post))
 
 
 def config(device: Device, config_seq: int, **thresholds: Any) -> JsonObject:
@@ -72,9 +61,9 @@ async def collected(validator: Validator, device: Device, type_: str) -> JsonObj
     """The next outbox record of a type, opened as the service does."""
     while True:
         event = await validator.wait_for(OutboxCollected)
-        sealed = read_strict(event.data, max_bytes=1 << 20)
-        _, ciphertext = check_outbox_record(sealed, device_id=DEVICE_ID, signer=device.board.verdict_key)
-        word, body = open_record(sealed, ciphertext, device.board.mail_seal_key)
+        told = read_strict(event.data, max_bytes=1 << 20)
+        _, ciphertext = check_outbox_record(told, device_id=DEVICE_ID, signer=device.board.verdict_key)
+        word, body = open_record(told, ciphertext, device.board.mail_seal_key)
         if word == type_:
             return body
 
