@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,18 +22,11 @@ from cloud_client.reference_server.errors import HttpSignatureError
 from cloud_client.retry import Backoff, is_transient
 from link1.keys import SigningKey
 from tests.cloud_client.scripted_http import Seen, http, problem, scripted
+from tests.until import run
 
 T = TypeVar("T")
 KEY = SigningKey.from_seed(bytes(range(32)))
 NOW_MS = 1_800_000_000_000
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(20):
-            return await work()
-
-    return asyncio.run(limited())
 
 
 def client(origin: str, wall_ms: int = NOW_MS) -> CloudClient:

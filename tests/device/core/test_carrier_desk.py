@@ -16,17 +16,10 @@ from device.platform.ipc import IpcClient, Packet
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from tests.device.carrier_setting import Core, Service, device_status, running_core
+from tests.until import run
 
 T = TypeVar("T")
 STRANGER = SigningKey.from_seed(b"\x07" * 32)
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(30):
-            return await work()
-
-    return asyncio.run(limited())
 
 
 class Carrier:

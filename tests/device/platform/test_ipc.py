@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -24,18 +24,11 @@ from device.platform.ipc import (
     read_packet,
     reply,
 )
+from tests.until import run
 
 T = TypeVar("T")
 _NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
 _VALUES = st.one_of(st.integers(-(2**53) + 1, 2**53 - 1), st.booleans(), st.none(), st.text(max_size=20))
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(20):
-            return await work()
-
-    return asyncio.run(limited())
 
 
 async def parse(data: bytes, *, step: int) -> list[Packet]:

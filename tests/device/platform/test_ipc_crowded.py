@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,18 +20,11 @@ from device.platform.ipc import (
     encode_packet,
     reply,
 )
+from tests.until import run, until_async
 
 WITHOUT_HASTE = Patience()
 QUICK = Patience(idle_s=0.2, packet_s=0.2)
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await work()
-
-    asyncio.run(limited())
 
 
 async def echo(request: Packet) -> Packet:
@@ -72,11 +65,6 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-async def until(what: Callable[[], bool]) -> None:
-    while not what():  # noqa: ASYNC110 - nothing tells but asking
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x00", encode_packet(Packet({"op": "x"}, bytes(1000)))[:-1]])
@@ -174,7 +162,7 @@ def test_a_client_that_takes_no_reply_is_closed_and_leaves_no_descriptor(tmp_pat
                     async with asyncio.timeout(5):
                         await writer.drain()
             writer.transport.abort()
-            await until(lambda: descriptors() <= before + 1)  # the server's own socket stays
+            await until_async(lambda: descriptors() <= before + 1)  # the server's own socket stays
 
     run(scenario)
 
@@ -200,7 +188,7 @@ def test_a_client_knows_that_its_idle_connection_was_closed(tmp_path: Path) -> N
         async with serving(tmp_path / "s", patience=QUICK) as path:
             client = await IpcClient.connect(path)
             await client.call("x", timeout_s=5)
-            await until(lambda: client.closed)
+            await until_async(lambda: client.closed)
 
     run(scenario)
 

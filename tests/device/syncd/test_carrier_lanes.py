@@ -28,17 +28,10 @@ from link1.keys import SigningKey
 from link1.signed import object_ref
 from tests.device.carrier_setting import Core, Service, device_status, running_core
 from tests.device.provisioning.provisioning_setting import settings
+from tests.until import run, until_async
 
 T = TypeVar("T")
 HTTP_KEY = SigningKey.from_seed(bytes([21]) * 32)
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(40):
-            return await work()
-
-    return asyncio.run(limited())
 
 
 def respond(status: int, body: Any = None, **headers: str) -> httpx.Response:
@@ -146,15 +139,6 @@ async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
         await client.close()
 
 
-async def until(condition: Callable[[], bool], within_s: float = 10.0) -> float:
-    """Wait for a condition; how long it took."""
-    begun = asyncio.get_running_loop().time()
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0.002)
-    return asyncio.get_running_loop().time() - begun
-
-
 async def settled(core: Core) -> bool:
     """Wait until the journal has nothing left to upload."""
     async with asyncio.timeout(10):
@@ -181,13 +165,13 @@ def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: 
 
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
         deltas = "/v1/gallery/deltas"
-        await until(lambda: len(cloud.requests(deltas)) == 2)
+        await until_async(lambda: len(cloud.requests(deltas)) == 2)
         assert core.gallery.count == 2
         first, second = (request.url.params for request in cloud.requests(deltas))
         assert (first["after_seq"], first["wait_s"]) == ("0", "0")
         assert (second["after_seq"], second["wait_s"]) == ("2", "55")
         cloud.change(lambda: cloud.stream.erase(1))
-        took_s = await until(lambda: len(cloud.requests(deltas)) == 3)
+        took_s = await until_async(lambda: len(cloud.requests(deltas)) == 3)
         assert core.gallery.count == 1
         assert cloud.requests(deltas)[2].url.params["after_seq"] == "3"
         assert took_s < 1.0
@@ -213,7 +197,7 @@ def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_answer(tm
     cloud.faults["/v1/verdicts/batch"] = [accepted]
 
     async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
-        await until(lambda: core.gallery.count == 1)
+        await until_async(lambda: core.gallery.count == 1)
         await core.decide(1)
         assert await settled(core)
         assert len(cloud.requests("/v1/verdicts/batch")) == 1
@@ -232,11 +216,13 @@ def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_
     cloud.faults["/v1/keys"] = [lambda _request: respond(200, {"keys": 1})]
 
     async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
-        await until(lambda: core.gallery.count == 1)
+        await until_async(lambda: core.gallery.count == 1)
         assert any("gallery.deltas refused (bad_signature)" in line for line in told)
-        await until(lambda: told[-1].startswith("service reachable: online, but keys refused (malformed)"))
+        await until_async(
+            lambda: told[-1].startswith("service reachable: online, but keys refused (malformed)")
+        )
         # As the core has it, for `palmctl status`.
-        await until(lambda: "keys refused" in core.heard.links[-1].detail)
+        await until_async(lambda: "keys refused" in core.heard.links[-1].detail)
         assert core.heard.links[-1].online
 
     with_everything(tmp_path, scenario, cloud)
@@ -244,10 +230,10 @@ def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_
 
 def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Path) -> None:
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
-        await until(lambda: core.heard.links != [])
+        await until_async(lambda: core.heard.links != [])
         for number in range(3):
             stored = await core.decide(number)
-            assert await until(lambda: len(cloud.stored) == number + 1) < 1.0  # noqa: B023 - awaited inside
+            assert await until_async(lambda: len(cloud.stored) == number + 1) < 1.0  # noqa: B023 - awaited inside
             assert cloud.stored[-1] == {"signed_verdict": stored.wrapper}
         assert await settled(core)
 
@@ -257,16 +243,16 @@ def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Pa
 def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
     async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
         await core.decide(0)
-        await until(lambda: len(cloud.stored) == 1)
+        await until_async(lambda: len(cloud.stored) == 1)
         cloud.away = True
         for number in range(1, 6):
             await core.decide(number)
-        await until(lambda: told[-1].startswith("service unreachable"))
-        await until(lambda: not core.heard.links[-1].online)
+        await until_async(lambda: told[-1].startswith("service unreachable"))
+        await until_async(lambda: not core.heard.links[-1].online)
         # Whatever answered first lets every lane go on at once.
-        await until(lambda: len(cloud.requests("/v1/verdicts/batch")) >= 3)
+        await until_async(lambda: len(cloud.requests("/v1/verdicts/batch")) >= 3)
         cloud.away = False
-        await until(lambda: len(cloud.stored) == 6)
+        await until_async(lambda: len(cloud.stored) == 6)
         assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in cloud.stored] == [
             1,
             2,
@@ -275,7 +261,7 @@ def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
             5,
             6,
         ]
-        await until(lambda: core.heard.links[-1].online)
+        await until_async(lambda: core.heard.links[-1].online)
         retries = cloud.requests("/v1/verdicts/batch")[1:-1]
         first = [request for request in retries if request.content == retries[0].content]
         assert len({request.headers["Idempotency-Key"] for request in first}) == 1
@@ -291,13 +277,13 @@ def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_p
         stored = [await core.decide(number) for number in range(8)]
         cloud.unreadable = stored[5].ref
         cloud.faults.clear()
-        await until(lambda: len(cloud.stored) == 7, within_s=20)
+        await until_async(lambda: len(cloud.stored) == 7, within_s=20)
         refs = {object_ref(item["signed_verdict"]) for item in cloud.stored}
         assert refs == {each.ref for each in stored} - {stored[5].ref}
         assert await settled(core)
         asked = len(cloud.requests("/v1/verdicts/batch"))
         await core.decide(8)
-        await until(lambda: len(cloud.stored) == 8)
+        await until_async(lambda: len(cloud.stored) == 8)
         assert len(cloud.requests("/v1/verdicts/batch")) == asked + 1
 
     with_everything(tmp_path, scenario)
@@ -309,31 +295,31 @@ def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tmp_path
         cloud.stream.enrol(1)
         async with carrying(cloud, tmp_path / "carrier.sock"):
             async with running_core(tmp_path) as core:
-                await until(lambda: core.gallery.position.seq == 1)
+                await until_async(lambda: core.gallery.position.seq == 1)
                 await core.decide(0)
-                await until(lambda: len(cloud.stored) == 1)
+                await until_async(lambda: len(cloud.stored) == 1)
             cloud.change(lambda: cloud.stream.enrol(2))
             async with running_core(tmp_path) as core:
                 assert core.gallery.position.seq == 1
-                await until(lambda: core.gallery.position.seq == 2)
-                await until(lambda: core.heard.links != [] and core.heard.links[-1].online)
+                await until_async(lambda: core.gallery.position.seq == 2)
+                await until_async(lambda: core.heard.links != [] and core.heard.links[-1].online)
                 await core.decide(1)
-                await until(lambda: len(cloud.stored) == 2)
+                await until_async(lambda: len(cloud.stored) == 2)
 
     run(whole)
 
 
 def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) -> None:
     async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
-        await until(lambda: core.heard.statuses != [])
+        await until_async(lambda: core.heard.statuses != [])
         wipe = {"wipe_id": "0f" * 16, "reason": "stolen"}
         cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
         cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(401, "unauthenticated")] * 99
         await core.decide(0)
-        await until(lambda: core.heard.wiped == ["0f" * 16], within_s=15)
+        await until_async(lambda: core.heard.wiped == ["0f" * 16], within_s=15)
         assert json.loads(cloud.requests("/v1/devices/self/wiped")[0].content) == {"wipe_id": "0f" * 16}
         assert any("revoked" in line for line in told)
-        await until(lambda: told[-1] == OVER)
+        await until_async(lambda: told[-1] == OVER)
 
     with_everything(tmp_path, scenario)
 
@@ -345,8 +331,8 @@ def test_a_second_confirmation_that_is_answered_with_401_counts_as_done(tmp_path
     cloud.faults["/v1/devices/self/wiped"] = [lambda _request: problem(401, "unauthenticated")]
 
     async def scenario(core: Core, _cloud: Cloud, told: list[str]) -> None:
-        await until(lambda: core.heard.wiped == ["w"])
-        await until(lambda: told[-1] == OVER)
+        await until_async(lambda: core.heard.wiped == ["w"])
+        await until_async(lambda: told[-1] == OVER)
 
     with_everything(tmp_path, scenario, cloud)
 
@@ -365,7 +351,7 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
         core.enrolments.outbox.submit(
             bytearray(canonical_bytes({"token": "tok", "vector_b64": "UEFMTQ"})), answers.append, now_ms
         )
-        await until(lambda: answers != [])
+        await until_async(lambda: answers != [])
         assert answers == [EnrolmentAnswer(201, "", b'{"status": "completed"}')]
         first, second = cloud.requests("/v1/enrollments")
         assert first.content == second.content == b'{"token":"tok","vector_b64":"UEFMTQ"}'
@@ -374,7 +360,7 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
         refusal = problem(403, "enrollment_session_invalid")
         cloud.faults["/v1/enrollments"] = [lambda _request: refusal]
         core.enrolments.outbox.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
-        await until(lambda: len(answers) == 2)
+        await until_async(lambda: len(answers) == 2)
         assert answers[1] == EnrolmentAnswer(403, "enrollment_session_invalid")
 
     with_everything(tmp_path, scenario)
@@ -396,7 +382,7 @@ def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(
 
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
         await core.decide(0)
-        await until(lambda: len(cloud.stored) == 1, within_s=15)
+        await until_async(lambda: len(cloud.stored) == 1, within_s=15)
         assert core.gallery.position.seq == 0
         assert len(cloud.requests("/v1/verdicts/batch")) == 4
 
@@ -409,7 +395,7 @@ def test_the_core_hears_of_a_service_that_answers_with_rubbish_of_any_length(tmp
             raise httpx.RemoteProtocolError(f"illegal status line: {bytes([255]) * 60_000!r}")
 
     async def scenario(core: Core, _cloud: Cloud, _told: list[str]) -> None:
-        await until(lambda: core.heard.links != [])
+        await until_async(lambda: core.heard.links != [])
         assert not core.heard.links[-1].online
         assert "illegal status line" in core.heard.links[-1].detail
 
@@ -430,7 +416,7 @@ def test_a_short_code_that_a_proxy_answers_is_unreachable_at_once(tmp_path: Path
         answers: list[EnrolmentAnswer] = []
         now_ms = SystemClock().monotonic_ms()
         core.redeems.outbox.submit(bytearray(b'{"short_code":"4F7K-9QRT"}'), answers.append, now_ms)
-        await until(lambda: answers != [], within_s=5)
+        await until_async(lambda: answers != [], within_s=5)
         assert answers == [EnrolmentAnswer(0, "unreachable")]
         assert len(cloud.requests(redeem)) == 1
 
@@ -446,7 +432,7 @@ def test_an_answer_of_any_length_ends_an_enrolment(tmp_path: Path) -> None:
         answers: list[EnrolmentAnswer] = []
         now_ms = SystemClock().monotonic_ms()
         core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), answers.append, now_ms)
-        await until(lambda: answers != [], within_s=5)
+        await until_async(lambda: answers != [], within_s=5)
         assert answers[0].status == 201
         assert len(cloud.requests("/v1/enrollments")) == 1
 
@@ -460,7 +446,7 @@ def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
         now_ms = SystemClock().monotonic_ms()
         core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), lambda _answer: None, now_ms)
-        await until(lambda: len(cloud.requests("/v1/enrollments")) == 3)
+        await until_async(lambda: len(cloud.requests("/v1/enrollments")) == 3)
         at = [at_s for at_s, path, _ in cloud.asked if path == "/v1/enrollments"]
         assert at[2] - at[0] > 1.4  # the shortest waits of a task are 0.5 and 1 s
 
@@ -477,11 +463,11 @@ def test_a_wipe_that_ended_by_mail_ends_the_carrier(tmp_path: Path, restarted: b
                 over = Wipe(WipeStage.CONFIRMED, "w", "gate-7-left", "gate-7", "dbd-7")
                 core = WipedDevice(settings(tmp_path), over)
                 server = await IpcServer.start(tmp_path / "carrier.sock", core.answer_carrier)
-                await until(lambda: told[-1:] == [OVER])
+                await until_async(lambda: told[-1:] == [OVER])
                 await server.close()
             else:
                 async with running_core(tmp_path, wiped=True):
-                    await until(lambda: told[-1:] == [OVER])
+                    await until_async(lambda: told[-1:] == [OVER])
 
     run(story)
 
@@ -492,7 +478,7 @@ def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:
 
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
         stored = await core.decide(0)
-        await until(lambda: len(cloud.stored) == 1)
+        await until_async(lambda: len(cloud.stored) == 1)
         assert cloud.stored == [{"signed_verdict": stored.wrapper}]
 
     with_everything(tmp_path, scenario, cloud)
@@ -505,7 +491,7 @@ def test_a_401_of_a_proxy_does_not_say_that_the_service_knows_of_a_wipe(tmp_path
     cloud.faults[wiped] = [lambda _request: proxy_page(401)]
 
     async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
-        await until(lambda: core.heard.wiped == ["w"])
+        await until_async(lambda: core.heard.wiped == ["w"])
         assert len(cloud.requests(wiped)) == 2
 
     with_everything(tmp_path, scenario, cloud)

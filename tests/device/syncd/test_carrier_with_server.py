@@ -34,6 +34,7 @@ from tests.device.carrier_setting import Core, running_core, vector
 from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
 from tests.link1.cable import decision_for, verdict_for
+from tests.until import until_async
 from tools.palmctl.commands.provision import provision
 
 MODEL_ID = "m-test"
@@ -129,14 +130,6 @@ def run(device: Device, server: Server, scenario: Callable[[Core], Awaitable[Non
     asyncio.run(whole())
 
 
-async def until(condition: Callable[[], bool], within_s: float = 15.0) -> float:
-    begun = asyncio.get_running_loop().time()
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for is in another process
-            await asyncio.sleep(0.005)
-    return asyncio.get_running_loop().time() - begun
-
-
 async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, EnrolmentAnswer]:
     """A person enrolled on this device; their subject_id, and the answer that came back to the core."""
     subject_id = await asyncio.to_thread(server.person, name)
@@ -152,7 +145,7 @@ async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, 
     assert core.enrolments.outbox.submit(
         bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms()
     )
-    await until(lambda: answers != [])
+    await until_async(lambda: answers != [])
     return subject_id, answers[0]
 
 
@@ -216,12 +209,12 @@ def test_enrolled_carried_recognised_erased_and_gone_within_a_second(server: Ser
     async def scenario(core: Core) -> None:
         subject_id, answer = await enrol(core, server, "Ana", seed=1)
         assert (answer.status, json.loads(answer.body)["status"]) == (201, "completed")
-        await until(lambda: core.gallery.count == 1)
+        await until_async(lambda: core.gallery.count == 1)
         probe = np.frombuffer(vector(1), "<f4")[None].astype(np.float32)
         assert core.gallery.search(probe).best is not None
 
         receipt = await asyncio.to_thread(server.erase, subject_id)
-        tombstone_s = await until(lambda: core.gallery.count == 0)
+        tombstone_s = await until_async(lambda: core.gallery.count == 0)
         assert tombstone_s < 1.0
         assert core.gallery.search(probe).best is None
 
@@ -243,7 +236,7 @@ def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
         for code in (created["short_code"].lower(), "ZZZZ-ZZZZ"):
             body = bytearray(canonical_bytes({"short_code": code}))
             core.redeems.outbox.submit(body, answers.append, CLOCK.monotonic_ms())
-        await until(lambda: len(answers) == 2)
+        await until_async(lambda: len(answers) == 2)
         assert (answers[1].status, answers[1].code) == (403, "enrollment_session_invalid")
         session = read_redeemed(answers[0].body)
         assert (session.session_id, session.token) == (created["session_id"], created["token"])
@@ -253,7 +246,7 @@ def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
         for consents in ((), Asked("v1").accepted("v1", REQUIRED, CLOCK.wall_ms())):
             enrolment = write_enrolment(session.token, MODEL_ID, [capture], consents)
             core.enrolments.outbox.submit(enrolment, answers.append, CLOCK.monotonic_ms())
-        await until(lambda: len(answers) == 4)
+        await until_async(lambda: len(answers) == 4)
         assert [(answer.status, answer.code) for answer in answers[2:]] == [
             (422, "consent_required"),
             (201, ""),
@@ -277,7 +270,7 @@ def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refu
         core.enrolments.outbox.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
         body = {"token": "x" * 43, "failed": "capture_rejected"}
         core.enrolments.outbox.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
-        await until(lambda: len(answers) == 2)
+        await until_async(lambda: len(answers) == 2)
         assert [(answer.status, answer.code) for answer in answers] == [
             (422, "validation_failed"),
             (403, "enrollment_session_invalid"),
@@ -325,14 +318,14 @@ def test_a_server_that_is_killed_and_comes_back_gets_everything_once(tmp_path: P
         async def scenario(core: Core) -> None:
             first, _ = await pass_gate(core, mine)
             await reconciled(own, first, "awaiting_decision")
-            await until(lambda: core.heard.links != [] and core.heard.links[-1].online)
+            await until_async(lambda: core.heard.links != [] and core.heard.links[-1].online)
             own.stop(kill=True)
             refs = [(await pass_gate(core, mine))[0] for _ in range(5)]
-            await until(lambda: not core.heard.links[-1].online)
+            await until_async(lambda: not core.heard.links[-1].online)
             await asyncio.to_thread(own.start)
             for ref in refs:
                 await reconciled(own, ref, "awaiting_decision")
-            await until(lambda: core.heard.links[-1].online)
+            await until_async(lambda: core.heard.links[-1].online)
             listed = await asyncio.to_thread(own.get, "/v1/verdicts")
             assert len(listed["data"]) == 6
 
@@ -344,18 +337,18 @@ def test_a_new_epoch_is_taken_by_snapshot(server: Server, device: Device) -> Non
         await enrol(core, server, "Davi", seed=5)
         place = ("--tenant", server.tenant, "--mode", "test")
         renewed = await asyncio.to_thread(server.operate, "epoch", "new", *place, "--model-id", MODEL_ID)
-        await until(lambda: core.gallery.position.epoch == renewed["epoch"])
-        await until(lambda: core.gallery.position.seq == renewed["seq"])
+        await until_async(lambda: core.gallery.position.epoch == renewed["epoch"])
+        await until_async(lambda: core.gallery.position.seq == renewed["seq"])
 
     run(device, server, scenario)
 
 
 def test_a_revoked_device_hears_so_and_its_wipe_is_confirmed(server: Server, device: Device) -> None:
     async def scenario(core: Core) -> None:
-        await until(lambda: core.heard.statuses != [])
+        await until_async(lambda: core.heard.statuses != [])
         path = f"/v1/devices/{device.trust.device_id}/revoke"
         await asyncio.to_thread(server.post, path, {"reason": "stolen"})
-        await until(lambda: core.heard.wiped != [])
+        await until_async(lambda: core.heard.wiped != [])
         listed = await asyncio.to_thread(server.get, "/v1/devices")
         assert [item["status"] for item in listed["data"]] == ["wiped"]
 
@@ -370,7 +363,7 @@ def test_a_rotated_key_is_learnt_when_it_is_published_in_time_and_not_later(
     now_ms = CLOCK.wall_ms()
 
     async def scenario(core: Core) -> None:
-        await until(lambda: core.heard.keys != [])
+        await until_async(lambda: core.heard.keys != [])
         published = core.heard.keys[0]
         learnt = with_service_keys(device.trust, published, now_ms)
         assert {key.public.kid for key in learnt.keys} == before | {announced["kid"]}

@@ -14,9 +14,10 @@ import pytest
 from device.syncd import fleet_tasks
 from link1.canonical import JsonObject
 from link1.signed import Kind, sign_object
-from tests.device.syncd.test_carrier_lanes import Cloud, carrying, problem, respond, until
+from tests.device.syncd.test_carrier_lanes import Cloud, carrying, problem, respond
 from tests.device.updates.update_setting import now_ms, release, signed
 from tests.device.whole_device import Device, make_device, validator_at
+from tests.until import until_async
 from tools.cloud.pack_release import chunk_bodies
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
@@ -91,11 +92,11 @@ def close_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_change_is_reported_soon_never_too_soon_and_a_failure_is_not_repeated(tmp_path: Path) -> None:
     async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
         cloud.faults[REPORT] = [lambda _request: problem(503, "internal_error", retryable=True)]
-        await until(lambda: len(cloud.reports) == 1)
+        await until_async(lambda: len(cloud.reports) == 1)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
-            await until(lambda: cloud.reports[-1][1]["link"]["up"])
-        await until(lambda: not cloud.reports[-1][1]["link"]["up"])
+            await until_async(lambda: cloud.reports[-1][1]["link"]["up"])
+        await until_async(lambda: not cloud.reports[-1][1]["link"]["up"])
         times = [at for at, _ in cloud.reports]
         assert all(later - earlier >= 0.4 for earlier, later in itertools.pairwise(times))
         keys = [request.headers["Idempotency-Key"] for request in cloud.requests(REPORT)]
@@ -110,7 +111,7 @@ def test_without_news_a_report_comes_in_its_turn(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 1.5)
 
     async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
-        await until(lambda: len(cloud.reports) >= 4)
+        await until_async(lambda: len(cloud.reports) >= 4)
         (last, told), (before, _) = cloud.reports[-1], cloud.reports[-2]
         assert 1.5 * 0.9 <= last - before <= 1.5 * 1.1 + 1.0
         assert told["boot_id"] == cloud.reports[0][1]["boot_id"]
@@ -123,7 +124,7 @@ def test_a_report_that_the_service_refuses_is_in_the_log(
 ) -> None:
     async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
         cloud.faults[REPORT] = [lambda _request: problem(422, "validation_error")]
-        await until(lambda: "reports: one is refused" in caplog.text)
+        await until_async(lambda: "reports: one is refused" in caplog.text)
 
     with_fleet(tmp_path, scenario)
     assert "the service answered 422 validation_error" in caplog.text
@@ -139,7 +140,7 @@ def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pyt
 
     async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
         cloud.faults[REPORT] = [limited]
-        await until(lambda: len(cloud.reports) >= 2)
+        await until_async(lambda: len(cloud.reports) >= 2)
         assert cloud.reports[1][0] - cloud.reports[0][0] >= 2
 
     with_fleet(tmp_path, scenario)
@@ -153,10 +154,10 @@ def test_a_service_without_these_routes_is_asked_once(
     async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
         cloud.faults[REPORT] = [lambda _request: problem(404, "route_not_found")] * 9
         cloud.faults[UPDATES] = [lambda _request: problem(405, "method_not_allowed")] * 9
-        await until(lambda: bool(cloud.reports) and bool(cloud.requests(UPDATES)))
+        await until_async(lambda: bool(cloud.reports) and bool(cloud.requests(UPDATES)))
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()  # which is news
-            await until(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 4)
+            await until_async(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 4)
         assert (len(cloud.reports), len(cloud.requests(UPDATES))) == (1, 1)
 
     with_fleet(tmp_path, scenario)
@@ -167,7 +168,7 @@ def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Pat
         obj = release(PAYLOAD, 7, chunk_bytes=CHUNK)
         cloud.manifests.append(signed(obj, device.board.root_key))
         gone = {"kind": "model", "name": "palm", "release_seq": 7, "state": "withdrawn"}
-        await until(lambda: bool(cloud.reports) and cloud.reports[-1][1]["updates"] == [gone], 30)
+        await until_async(lambda: bool(cloud.reports) and cloud.reports[-1][1]["updates"] == [gone], 30)
         chunks = [path for _, path, _ in cloud.asked if "chunks" in path]
         assert chunks == ["/v1/updates/7/chunks/0", "/v1/updates/7/chunks/1"]
 
@@ -181,8 +182,8 @@ def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(t
         chunk = "/v1/updates/8/chunks/0"
         cloud.faults[chunk] = [lambda _request: respond(200, other)] * 9
         cloud.manifests.append(signed(obj, device.board.root_key))
-        await until(lambda: bool(cloud.requests(chunk)), 30)
-        await until(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 3)
+        await until_async(lambda: bool(cloud.requests(chunk)), 30)
+        await until_async(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 3)
         assert len(cloud.requests(chunk)) == 1
 
     with_fleet(tmp_path, scenario)
@@ -190,10 +191,10 @@ def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(t
 
 def test_offers_that_the_core_refuses_make_no_storm(tmp_path: Path) -> None:
     async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
-        await until(lambda: len(cloud.requests(UPDATES)) == 1)
+        await until_async(lambda: len(cloud.requests(UPDATES)) == 1)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
-            await until(lambda: cloud.reports[-1][1]["link"]["up"])
+            await until_async(lambda: cloud.reports[-1][1]["link"]["up"])
         assert len(cloud.requests(UPDATES)) == 1
 
     with_fleet(tmp_path, scenario, manifests=[{"manifest_obj": {"release_seq": 1}}])
