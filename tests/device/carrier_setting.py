@@ -6,7 +6,6 @@ composes, without camera and cable; its store thread is a thread.
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_delta
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
 from device.health import Health
@@ -30,11 +28,11 @@ from device.values.carrier import CloudState
 from device.values.transactions import StoredVerdict
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
-from gallery.stream import Delta, Entry, Op, head_zero, next_head
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, sign_object
 from tests.device.status_makers import some_device_status, some_report
+from tests.gallery import gallery_service
 
 DEVICE_ID = "gate-7-left"
 MODEL_ID = "m-test"
@@ -55,47 +53,17 @@ def vector(seed: int) -> bytes:
 
 
 @dataclass
-class Service:
-    """A stream with its heads, and statuses."""
+class Service(gallery_service.Service):
+    """A stream of this device's tenant; each person has one template."""
 
-    deltas: list[Delta] = field(default_factory=list)
-    heads: list[bytes] = field(default_factory=lambda: [head_zero(STREAM, 1)])
-    live: int = 0
-    counts: list[int] = field(default_factory=lambda: [0])
+    stream: str = STREAM
+    key: SigningKey = SERVICE_KEY
 
     def enrol(self, person: int) -> None:
-        entry = Entry(f"{person:032x}", f"{person:032x}", "L", MODEL_ID, vector(person))
-        self.add(Op.UPSERT, entry=entry)
-        self.counts[-1] += 1
+        self.upsert(gallery_service.entry(person, person, model_id=MODEL_ID))
 
-    def erase(self, person: int) -> None:
-        self.add(Op.TOMBSTONE, subject_ref=f"{person:032x}")
-        self.counts[-1] -= 1
-
-    def add(self, op: Op, **content: Any) -> None:
-        delta = make_delta(len(self.deltas) + 1, op, salt=os.urandom(16), **content)
-        self.deltas.append(delta)
-        self.heads.append(next_head(self.heads[-1], delta.digest))
-        self.counts.append(self.counts[-1])
-
-    def page(self, after_seq: int = 0, limit: int = 200, key: SigningKey = SERVICE_KEY) -> bytes:
-        deltas = self.deltas[after_seq : after_seq + limit]
-        seq = after_seq + len(deltas)
-        head = {
-            "v": 1,
-            "stream": STREAM,
-            "epoch": 1,
-            "seq": seq,
-            "head": self.heads[seq].hex(),
-            "count": self.counts[seq],
-            "issued_at_ms": SystemClock().wall_ms(),
-        }
-        page = {
-            "head": sign_object(Kind.GALLERY_HEAD, head, key),
-            "data": [delta_obj(delta) for delta in deltas],
-            "has_more": seq < len(self.deltas),
-        }
-        return json.dumps(page).encode()
+    def page(self, after_seq: int = 0, limit: int = 200) -> bytes:
+        return self.deltas(after_seq, limit, SystemClock().wall_ms())
 
 
 def device_status(issued_at_ms: int = 1_000, key: SigningKey = SERVICE_KEY, **changed: Any) -> bytes:

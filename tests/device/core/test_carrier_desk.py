@@ -65,7 +65,7 @@ def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
         assert (taken.header["epoch"], taken.header["seq"]) == (1, 3)
         taken = await carrier.call("gallery.deltas", service.page(3))
         assert taken.header["seq"] == 5
-        service.erase(2)
+        service.tombstone(2)
         taken = await carrier.call("gallery.deltas", service.page(5))
         assert taken.header["seq"] == 6
         assert (core.gallery.count, core.heard.gallery_changes) == (4, 3)
@@ -80,7 +80,9 @@ def test_pages_that_do_not_hold_are_refused_by_their_code_and_change_nothing(tmp
         service.enrol(2)
         good = service.page(0)
         assert await refused(carrier.call("gallery.deltas", service.page(1))) == "gap"
-        forged = service.page(0, key=STRANGER)
+        stranger = Service(key=STRANGER)
+        stranger.enrol(1)
+        forged = stranger.page(0)
         assert await refused(carrier.call("gallery.deltas", forged)) == "bad_signature"
         for bad in (b"", b"{}", b"[]", good[:-7], good.replace(b'"seq": 1', b'"seq": 9', 1)):
             assert await refused(carrier.call("gallery.deltas", bad)) in (

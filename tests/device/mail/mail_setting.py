@@ -101,7 +101,7 @@ class PostOffice:
         return self.post("svc.gallery.deltas", json.loads(self.stream.page(after_seq, limit)))
 
     def post_head(self) -> int:
-        return self.post("svc.gallery.head", json.loads(self.stream.page(len(self.stream.deltas)))["head"])
+        return self.post("svc.gallery.head", self.stream.head(issued_at_ms=wall_ms()))
 
     def post_receipt(self, acked_upto_seq: int | None = None) -> int:
         upto = self.applied_seq if acked_upto_seq is None else acked_upto_seq

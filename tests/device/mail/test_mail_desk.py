@@ -16,7 +16,6 @@ from link1.canonical import b64_encode, canonical_bytes
 from link1.events import Backing
 from link1.keys import SealKey, SigningKey
 from link1.signed import Kind, sign_object
-from tests.device.carrier_setting import SERVICE_KEY, Service
 from tests.device.mail.mail_setting import DEVICE_ID, Living, Mailed, sealed, status_wrapper
 from tests.link1.cable import mixed_faults
 
@@ -47,7 +46,7 @@ def test_a_device_without_network_gets_its_gallery_and_says_where_it_stands(mail
         office.post_deltas(3)
         await living.carry_until(lambda: living.gallery.position.seq == 7)
         await living.carry_until(lambda: office.reports()[-1]["gallery"]["seq"] == 7)
-        office.stream.erase(3)
+        office.stream.tombstone(3)
         office.post_head()
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 3)
         # A head that is ahead of the gallery makes the device say where it stands, at once.
@@ -92,38 +91,13 @@ def test_a_snapshot_comes_in_pages(mailed: Mailed) -> None:
         office = living.office
         for person in range(1, 5):
             office.stream.enrol(person)
-        for page in snapshot_pages(office.stream, 2):
+        for page in office.stream.snapshot_objs(2, 2_000_000_000_000):
             office.post("svc.gallery.snapshot.page", page)
         await living.carry_until(lambda: living.gallery.position.seq == 4)
         assert living.gallery.count == 4
         assert living.ears.gallery_changes == 1
 
     live(mailed, story)
-
-
-def snapshot_pages(stream: Service, per_page: int) -> list[dict[str, object]]:
-    from gallery.stream import entry_sha256, state_of
-
-    entries = sorted(
-        (delta.entry for delta in stream.deltas if delta.entry is not None),
-        key=lambda entry: entry.template_id,
-    )
-    seq = len(stream.deltas)
-    head = {
-        "v": 1, "stream": "t1.test", "epoch": 1, "seq": seq, "head": stream.heads[seq].hex(),
-        "count": len(entries), "issued_at_ms": 2_000_000_000_000,
-        "state": state_of(entry_sha256(entry.to_obj()) for entry in entries).hex(),
-    }  # fmt: skip
-    wrapper = sign_object(Kind.GALLERY_HEAD, head, SERVICE_KEY)
-    return [
-        {
-            "head": wrapper,
-            "data": [entry.to_obj() for entry in entries[at : at + per_page]],
-            "next_cursor": None,
-            "has_more": at + per_page < len(entries),
-        }
-        for at in range(0, len(entries), per_page)
-    ]
 
 
 def test_verdicts_go_out_once_and_stay_until_the_receipt(mailed: Mailed) -> None:
@@ -402,15 +376,15 @@ def test_through_faults_power_cuts_and_replays_nothing_is_lost_or_applied_twice(
             await living.carry(2)
             applied = living.desk.position.in_applied_seq
             for _ in range(rng.randrange(1, 4)):
-                person = len(office.stream.deltas) + 1
+                person = office.stream.seq + 1
                 office.stream.enrol(person)
                 people.append(person)
                 if rng.random() < 0.3:
-                    office.stream.erase(people.pop(rng.randrange(len(people))))
+                    office.stream.tombstone(people.pop(rng.randrange(len(people))))
                 verdicts += 1
                 await living.decide(verdicts)
             office.post_deltas(posted_upto)
-            posted_upto = len(office.stream.deltas)
+            posted_upto = office.stream.seq
             office.post_head()
             office.post_receipt()
             if not last:
@@ -430,7 +404,7 @@ def test_through_faults_power_cuts_and_replays_nothing_is_lost_or_applied_twice(
                 await living.carry_until(lambda: set(office.verdict_seqs()) == set(range(1, verdicts + 1)))
                 office.post_receipt()
                 await living.carry_until(lambda: living.desk.position.in_applied_seq == len(office.inbox))
-                assert living.gallery.position.seq == len(office.stream.deltas)
+                assert living.gallery.position.seq == office.stream.seq
                 assert living.gallery.count == len(people)
                 assert await living.pending_uploads() == 0
                 assert sorted(office.read) == list(range(1, max(office.read) + 1))

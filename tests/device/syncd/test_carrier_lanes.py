@@ -78,7 +78,7 @@ class Cloud:
 
     async def _v1_gallery_deltas(self, request: httpx.Request) -> httpx.Response:
         after_seq, wait_s = (int(request.url.params[name]) for name in ("after_seq", "wait_s"))
-        if after_seq == len(self.stream.deltas):
+        if after_seq == self.stream.seq:
             self.changed.clear()
             try:
                 async with asyncio.timeout(wait_s):
@@ -170,7 +170,7 @@ def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: 
         first, second = (request.url.params for request in cloud.requests(deltas))
         assert (first["after_seq"], first["wait_s"]) == ("0", "0")
         assert (second["after_seq"], second["wait_s"]) == ("2", "55")
-        cloud.change(lambda: cloud.stream.erase(1))
+        cloud.change(lambda: cloud.stream.tombstone(1))
         took_s = await until_async(lambda: len(cloud.requests(deltas)) == 3)
         assert core.gallery.count == 1
         assert cloud.requests(deltas)[2].url.params["after_seq"] == "3"
@@ -211,7 +211,9 @@ def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_
 ) -> None:
     cloud = Cloud()
     cloud.stream.enrol(1)
-    forged = cloud.stream.page(key=SigningKey.generate())
+    stranger = Service(key=SigningKey.generate())
+    stranger.enrol(1)
+    forged = stranger.page()
     cloud.faults["/v1/gallery/deltas"] = [lambda _request: respond(200, forged)]
     cloud.faults["/v1/keys"] = [lambda _request: respond(200, {"keys": 1})]
 

@@ -28,7 +28,7 @@ from device.wipe.wipe import (
 )
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
-from gallery.stream import Entry, Op
+from gallery.stream import Entry
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import DEVICE_ID, MODEL_ID, STREAM, Service, service_key, vector
 from tests.device.state_scan import files_of, found_in
@@ -74,8 +74,7 @@ class Living:
 
         self.journal.append_verdict(txn_id, "0" * 32, build)
         service, now = Service(), GalleryNow(CLOCK.boottime_ms(), CLOCK.wall_ms())
-        service.add(Op.UPSERT, entry=Entry("5d" * 16, PSEUDONYM, "L", MODEL_ID, vector(7)))
-        service.counts[-1] += 1
+        service.upsert(Entry("5d" * 16, PSEUDONYM, "L", MODEL_ID, vector(7)))
         self.gallery = Gallery(
             folder / "gallery",
             data_key=keys.data_key,
