@@ -11,7 +11,6 @@ from typing import Final
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE
 from models.synthesis.close_up import (
@@ -26,12 +25,9 @@ from models.synthesis.close_up import (
     VEINS,
 )
 from models.synthesis.raster import Plane, smooth_noise
+from models.training.crops import AXIS, HALF, Crops, folds, tilted
 from models.training.squares import CROP_SCALE, PalmSquares
 
-Crops = NDArray[np.uint8]
-
-_AXIS: Final = np.arange(CROP_SIZE, dtype=np.float32)
-_HALF: Final = (CROP_SIZE - 1) / 2.0
 _SHAPE: Final = (CROP_SIZE, CROP_SIZE)
 INFRARED_SHARE: Final = 0.25
 """Part of the training crops that are seen under an infrared lamp."""
@@ -95,14 +91,12 @@ def _coordinates(rng: np.random.Generator, variation: CloseVariation, reach: flo
     scale = np.exp(np.log1p(variation.scale) * reach * rng.uniform(-1.0, 1.0)) * CROP_SCALE
     shift = rng.uniform(-1.0, 1.0, 2) * variation.shift * reach * CROP_SIZE * CROP_SCALE
     tilt = rng.uniform(-1.0, 1.0, 2) * variation.perspective * reach / CROP_SIZE
-    x, y = np.meshgrid(_AXIS - np.float32(_HALF), _AXIS - np.float32(_HALF))
-    depth = 1.0 + np.float32(tilt[0]) * x + np.float32(tilt[1]) * y
-    x, y = x / depth, y / depth
+    x, y = tilted(tilt)
     # Flexion draws the skin together along one direction, most in one place.
     toward = rng.uniform(0.0, 2 * np.pi)
     ux, uy = np.float32(np.cos(toward)), np.float32(np.sin(toward))
-    along = (x * ux + y * uy) / np.float32(_HALF) + np.float32(rng.uniform(-0.7, 0.7))
-    pull = np.float32(variation.flexion * rng.uniform(-1.0, 1.0) * _HALF) * np.tanh(2 * along)
+    along = (x * ux + y * uy) / np.float32(HALF) + np.float32(rng.uniform(-0.7, 0.7))
+    pull = np.float32(variation.flexion * rng.uniform(-1.0, 1.0) * HALF) * np.tanh(2 * along)
     x, y = x + pull * ux, y + pull * uy
     c, s = float(np.cos(angle) * scale), float(np.sin(angle) * scale)
     middle = (SIDE_PX - 1) / 2.0
@@ -144,15 +138,7 @@ def _slow_light(rng: np.random.Generator) -> Plane:
 
 def _fold(grey: Plane, rng: np.random.Generator) -> None:
     """Dark or light soft lines that belong to the moment, not to the person."""
-    layer = np.zeros(grey.shape, dtype=np.uint8)
-    for _ in range(int(rng.integers(1, 5))):
-        start = rng.uniform(0, CROP_SIZE, 2)
-        middle = start + rng.normal(0.0, 18.0, 2)
-        end = middle + (middle - start) + rng.normal(0.0, 6.0, 2)
-        course = np.round(np.array([start, middle, end]) * 16).astype(np.int32)
-        wide = int(rng.integers(1, 3))
-        cv2.polylines(layer, [course], False, (int(rng.integers(60, 255)),), wide, cv2.LINE_AA, 4)
-    soft = np.asarray(cv2.GaussianBlur(layer, (0, 0), float(rng.uniform(0.6, 1.6))), dtype=np.float32)
+    soft = folds(rng, most=4, softest=1.6)
     grey *= np.float32(1.0) - soft * np.float32(rng.uniform(-0.05, 0.3) / 255.0)
 
 
@@ -167,10 +153,10 @@ def _rounded(grey: Plane, cover: Plane, rng: np.random.Generator) -> Plane:
 def _ground(grey: Plane, rng: np.random.Generator) -> None:
     """The crop reaches over the hand's edge: a side or a corner shows what is behind, or nothing."""
     angle = rng.uniform(0.0, 2 * np.pi)
-    x, y = np.meshgrid(_AXIS - np.float32(_HALF), _AXIS - np.float32(_HALF))
+    x, y = np.meshgrid(AXIS - np.float32(HALF), AXIS - np.float32(HALF))
     along = x * np.float32(np.cos(angle)) + y * np.float32(np.sin(angle))
-    aside = (y * np.float32(np.cos(angle)) - x * np.float32(np.sin(angle))) / np.float32(_HALF)
-    edge = rng.uniform(0.45, 1.25) * _HALF + np.float32(rng.normal(0.0, 6.0)) * aside * aside
+    aside = (y * np.float32(np.cos(angle)) - x * np.float32(np.sin(angle))) / np.float32(HALF)
+    edge = rng.uniform(0.45, 1.25) * HALF + np.float32(rng.normal(0.0, 6.0)) * aside * aside
     outside = np.clip((along - edge) / np.float32(rng.uniform(0.5, 4.0)), 0.0, 1.0)
     level = np.float32(rng.choice([0.0, rng.uniform(0.0, 0.5), rng.uniform(0.5, 1.7)]))
     shade = np.float32(1.0) - np.float32(rng.uniform(0.0, 0.5)) * np.clip(along / edge, 0, 1) ** 6

@@ -17,8 +17,8 @@ from models.training.canvases import INFRARED, MASK, RELIEF, RELIEF_STEP, VISIBL
 
 Crops = NDArray[np.uint8]
 
-_AXIS: Final = np.arange(CROP_SIZE, dtype=np.float32)
-_HALF: Final = (CROP_SIZE - 1) / 2.0
+AXIS: Final = np.arange(CROP_SIZE, dtype=np.float32)
+HALF: Final = (CROP_SIZE - 1) / 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,10 @@ def _coordinates(
     scale = np.exp(np.log1p(variation.scale) * reach * rng.uniform(-1.0, 1.0))
     shift = rng.uniform(-1.0, 1.0, 2) * variation.shift * reach * CROP_SIZE
     tilt = rng.uniform(-1.0, 1.0, 2) * variation.perspective * reach / CROP_SIZE
-    x, y = np.meshgrid(_AXIS - np.float32(_HALF), _AXIS - np.float32(_HALF))
-    depth = 1.0 + np.float32(tilt[0]) * x + np.float32(tilt[1]) * y
-    x, y = x / depth, y / depth
+    x, y = tilted(tilt)
     c, s = float(np.cos(angle) * scale), float(np.sin(angle) * scale)
-    u = c * x - s * y + (_HALF + shift[0])
-    v = s * x + c * y + (_HALF + shift[1])
+    u = c * x - s * y + (HALF + shift[0])
+    v = s * x + c * y + (HALF + shift[1])
     grid = rng.standard_normal((6, 6, 2), dtype=np.float32) * np.float32(variation.elastic_px)
     bend = cv2.resize(grid, (CROP_SIZE, CROP_SIZE), interpolation=cv2.INTER_CUBIC)
     u, v = u + bend[:, :, 0], v + bend[:, :, 1]
@@ -81,6 +79,13 @@ def _coordinates(
     across = m[0, 0] * u + m[0, 1] * v + m[0, 2]
     down = m[1, 0] * u + m[1, 1] * v + m[1, 2]
     return np.asarray(across, dtype=np.float32), np.asarray(down, dtype=np.float32)
+
+
+def tilted(tilt: NDArray[np.float64]) -> tuple[Plane, Plane]:
+    """Where the crop's pixels are, about its middle, on a hand that leans by ``tilt`` along x and y."""
+    x, y = np.meshgrid(AXIS - np.float32(HALF), AXIS - np.float32(HALF))
+    depth = 1.0 + np.float32(tilt[0]) * x + np.float32(tilt[1]) * y
+    return x / depth, y / depth
 
 
 def _shade(relief: Plane, rng: np.random.Generator) -> Plane:
@@ -101,16 +106,20 @@ def _slow_light(rng: np.random.Generator) -> Plane:
 
 def _fold(grey: Plane, rng: np.random.Generator) -> None:
     """A dark soft line or two that belong to the moment, not to the person."""
-    layer = np.zeros(grey.shape, dtype=np.uint8)
-    for _ in range(int(rng.integers(1, 4))):
+    grey *= np.float32(1.0) - folds(rng, most=3, softest=1.4) * np.float32(0.35 / 255.0)
+
+
+def folds(rng: np.random.Generator, most: int, softest: float) -> Plane:
+    """Up to ``most`` soft lines, as bright as 255 where they are deepest."""
+    layer = np.zeros((CROP_SIZE, CROP_SIZE), dtype=np.uint8)
+    for _ in range(int(rng.integers(1, most + 1))):
         start = rng.uniform(0, CROP_SIZE, 2)
         middle = start + rng.normal(0.0, 18.0, 2)
         end = middle + (middle - start) + rng.normal(0.0, 6.0, 2)
         course = np.round(np.array([start, middle, end]) * 16).astype(np.int32)
         wide = int(rng.integers(1, 3))
         cv2.polylines(layer, [course], False, (int(rng.integers(60, 255)),), wide, cv2.LINE_AA, 4)
-    soft = np.asarray(cv2.GaussianBlur(layer, (0, 0), float(rng.uniform(0.6, 1.4))), dtype=np.float32)
-    grey *= np.float32(1.0) - soft * np.float32(0.35 / 255.0)
+    return np.asarray(cv2.GaussianBlur(layer, (0, 0), float(rng.uniform(0.6, softest))), dtype=np.float32)
 
 
 def _occlude(grey: Plane, rng: np.random.Generator) -> None:
