@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.cloud.store import echo, on_data, reported
+from tools.cloud.store import echo, on_data, opened_store, reported
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -57,11 +57,5 @@ def secret_rotate(*, uri: str | None, data: Path, database: str | None, as_json:
 def _do(
     data: Path, database: str | None, work: "Callable[[CloudStore, Vault], SecretRotation]", *, as_json: bool
 ) -> None:
-    from cloud_client.reference_server.contract.times import system_now_ms
-    from cloud_client.reference_server.ops.serve import DataDirectory
-
-    store, vault = DataDirectory.of(data, database).open(system_now_ms())
-    try:
+    with opened_store(data, database) as (store, vault, _):
         echo(asdict(work(store, vault)), as_json=as_json)
-    finally:
-        store.close()

@@ -15,13 +15,13 @@ from typing import TypeVar
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
+from tools.cloud.store import opened_store
 from tools.palmctl.bench.daemon import BenchFailed
 
 T = TypeVar("T")
@@ -136,13 +136,8 @@ def started(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
 
 def on_store(data: Path, work: Callable[[Tx, Vault, int], T], database: str | None = None) -> T:
     """What `palmctl cloud …` does: one transaction on the store, whether or not a server runs on it."""
-    now_ms = int(time.time() * 1000)
-    store, vault = DataDirectory.of(data, database).open(now_ms)
-    try:
-        with store.writing() as tx:
-            return work(tx, vault, now_ms)
-    finally:
-        store.close()
+    with opened_store(data, database) as (store, vault, now_ms), store.writing() as tx:
+        return work(tx, vault, now_ms)
 
 
 def enrolment_body(token: str, vectors: dict[str, bytes]) -> JsonObject:

@@ -15,8 +15,7 @@ from typing import Final
 
 import click
 
-from cloud_client.reference_server.contract.times import system_now_ms
-from cloud_client.reference_server.ops.serve import DataDirectory
+from tools.cloud.store import opened_store
 from tools.rig.browser import Tab, browsing, find_chromium, save
 from tools.rig.pictures import operator_stage
 from tools.rig.pictures.device_stage import photograph_device, staged_device
@@ -40,11 +39,8 @@ _DOCUMENTS: Final = Path(__file__).parents[3] / "docs" / "images"
 def staged_server() -> Iterator[tuple[str, str]]:
     """A server over a staged store: the admin bind's URL and an API key."""
     with tempfile.TemporaryDirectory(prefix="palm-stage-") as folder:
-        now_ms = system_now_ms()
-        store, vault = DataDirectory.of(Path(folder)).open(now_ms)
-        with store.writing() as tx:
+        with opened_store(Path(folder), None) as (store, vault, now_ms), store.writing() as tx:
             api_key = operator_stage.fill(tx, vault, now_ms)
-        store.close()
         words = ["cloud", "serve", "--data", folder, "--port", "0", "--json"]
         process = subprocess.Popen(
             [sys.executable, "-m", "tools.palmctl.main", *words],
