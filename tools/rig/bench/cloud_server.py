@@ -1,6 +1,5 @@
 """The reference server as a process for the bench, and its clients."""
 
-import hashlib
 import json
 import resource
 import subprocess
@@ -17,6 +16,8 @@ from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault
+from device.provisioning.online import RegistrationFacts, registration_body
+from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import GalleryMark, Pad, Verdict, VerdictResult
@@ -170,23 +171,10 @@ class BenchDevice:
 
     def registration_body(self, token: str) -> JsonObject:
         """The body of the request that registers it."""
-        facts: JsonObject = {
-            "device_id": self.device_id,
-            "kind": "access",
-            "gate_id": "bench",
-            "dbd_id": "bench",
-            "passage_sensor": False,
-            "app": {"pkg": "bench", "version": "1"},
-            "model_id": MODEL_ID,
-            "keys": [
-                {"purpose": "verdict", "alg": "ed25519", "pub_b64": self.verdict_key.public.b64},
-                {"purpose": "http", "alg": "ed25519", "pub_b64": self.http_key.public.b64},
-            ],
-            "seal_key": {"alg": "x25519", "pub_b64": SealKey.generate().public.b64},
-        }
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
-        return facts | {"proof": proof}
+        facts = RegistrationFacts(self.device_id, "bench", "bench", False, "1", MODEL_ID)
+        keys = KeyStore(self.verdict_key, self.http_key, SealKey.generate(), bytes(32))
+        body: JsonObject = json.loads(registration_body(facts, keys, token))
+        return body
 
     def registration(self, token: str) -> bytes:
         """The request that registers it."""
