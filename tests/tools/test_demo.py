@@ -1,4 +1,4 @@
-"""`palmctl demo` as a developer's script runs it: the whole story, read from its JSON lines."""
+"""`palmctl demo` as a developer's script runs it: the whole story, and that without any network."""
 
 import json
 import os
@@ -14,41 +14,66 @@ from tests.palmctl import PALMCTL
 from tests.until import until
 
 
-@pytest.mark.long
-@pytest.mark.timeout(240)
-def test_the_whole_story(tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
+def story(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """The lines of a whole demonstration; people's references and the secrets stay out of every log of it."""
     done = subprocess.run(
-        [*PALMCTL, "demo", "--json", "--dir", str(folder)],
+        [*PALMCTL, "demo", *options, "--json", "--dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    events = [line["event"] for line in lines]
-    assert [line["who"] for line in lines if line["event"] == "passage"] == [
+    logs = "".join(path.read_text() for path in (folder / "logs").iterdir() if path.name != "validator.log")
+    for word in ("svc_test_", "SVC1:ENR", "acct-ana", "card:ana"):
+        assert word not in logs
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_the_whole_story(tmp_path: Path) -> None:
+    lines = story(tmp_path / "demo")
+    passages = [line for line in lines if line["event"] == "passage"]
+    assert [line["who"] for line in passages] == [
         "Ana", "Bento", "Clara", "Ana", "a stranger", "Clara", "Bento, erased",
     ]  # fmt: skip
-    said = [(line["decision"], line["result"]) for line in lines if line["event"] == "passage"]
-    assert said == [("accept", "MATCH")] * 4 + [
+    assert [(line["decision"], line["result"]) for line in passages] == [("accept", "MATCH")] * 4 + [
         ("reject", "NO_MATCH"),
         ("abstain", "POOR_CAPTURE"),
         ("reject", "NO_MATCH"),
     ]
+    assert all(line["verdict_ref"] for line in passages)
+    events = [line["event"] for line in lines]
     assert events.count("enrolled") == 3
     assert events.count("reconciled") == 2
     assert next(line for line in lines if line["event"] == "tombstone")["took_ms"] < 1000
     assert next(line for line in lines if line["event"] == "propagation")["status"] == "complete"
     assert events[-1] == "end"
 
-    # People's references and the secrets stay out of every log.
-    secrets = [line["verdict_ref"] for line in lines if line["event"] == "passage"]
-    assert secrets
-    logs = "".join(path.read_text() for path in (folder / "logs").iterdir() if path.name != "validator.log")
-    for word in ("svc_test_", "SVC1:ENR", "acct-ana", "card:ana"):
-        assert word not in logs
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_gate_without_a_network_lives_on_mail(tmp_path: Path) -> None:
+    lines = story(tmp_path / "demo", "--offline")
+    said = [(line["who"], line["decision"], line["result"]) for line in lines if line["event"] == "passage"]
+    assert said == [
+        ("Ana", "accept", "MATCH"),
+        ("Bento", "accept", "MATCH"),
+        ("a stranger", "reject", "NO_MATCH"),
+        ("Clara", "accept", "MATCH"),
+        ("Bento, erased", "reject", "NO_MATCH"),
+        ("Ana", "abstain", "NOT_READY"),
+    ]
+    events = [line["event"] for line in lines]
+    assert events.count("gallery_by_mail") == 2
+    assert events.count("reconciled") == 2
+    assert events.count("receipts") == 2
+    assert "revoked" in events
+    assert next(line for line in lines if line["event"] == "propagation")["status"] == "complete"
+    assert events[-1] == "end"
+    configuration = (tmp_path / "demo/palm-gate-2.toml").read_text()
+    assert "[cloud]" not in configuration
 
 
 def running_in(folder: Path) -> list[int]:
