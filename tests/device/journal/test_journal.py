@@ -36,6 +36,7 @@ from tests.device.core_makers import (
     sign_verdict,
     txn_id_of,
 )
+from tests.device.journal.journal_makers import append, make_journal, open_journal
 
 
 @pytest.fixture
@@ -53,34 +54,14 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def journal(path: Path, clock: HandClock) -> Iterator[Journal]:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     yield journal
     journal.close()
-
-
-def open_journal(path: Path, clock: HandClock | None = None) -> Journal:
-    return Journal(
-        path,
-        device_id=DEVICE_ID,
-        verdict_kid=VERDICT_KEY.kid,
-        data_key=DATA_KEY,
-        clock=clock or HandClock(),
-    )
 
 
 def tamper(path: Path, sql: str) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute(sql)
-
-
-def signer(name: str) -> Callable[[int, str], JsonObject]:
-    request, _ = make_request(name)
-    return lambda seq, prev_ref: sign_verdict(request, REJECTED, seq, prev_ref)
-
-
-def append(journal: Journal, name: str) -> StoredVerdict:
-    _, wrapper = make_request(name)
-    return journal.append_verdict(txn_id_of(name), object_ref(wrapper), signer(name))
 
 
 def upload_all(journal: Journal) -> list[JsonObject]:
@@ -95,7 +76,7 @@ def upload_all(journal: Journal) -> list[JsonObject]:
 def test_numbers_and_refs_form_a_chain_across_restarts(path: Path) -> None:
     stored: list[StoredVerdict] = []
     for start in range(3):
-        journal = open_journal(path)
+        journal = open_journal(path.parent)
         stored += [append(journal, f"{start}-{number}") for number in range(4)]
         assert journal.last() == LastVerdict(stored[-1].seq, stored[-1].ref)
         journal.close()
@@ -151,7 +132,7 @@ def test_a_signer_that_signs_something_else_is_refused(journal: Journal) -> None
     wrong: list[tuple[str, Callable[[int, str], JsonObject]]] = [
         ("a", lambda seq, prev_ref: sign_verdict(request, REJECTED, seq + 1, prev_ref)),
         ("a", lambda seq, _prev_ref: sign_verdict(request, REJECTED, seq, "1" * 32)),
-        ("b", signer("a")),
+        ("b", lambda seq, prev_ref: sign_verdict(request, REJECTED, seq, prev_ref)),
     ]
     for name, build in wrong:
         with pytest.raises(JournalError, match="another number, prev_ref or txn_id"):
@@ -180,7 +161,7 @@ def test_what_is_remembered_of_a_txn(path: Path, journal: Journal) -> None:
     journal.record_decision(stored.ref, decision, awaits_passage=True)
     journal.record_passage(stored.ref, passage)
     journal.close()
-    again = open_journal(path)
+    again = open_journal(path.parent)
     memory = again.find_txn(txn_id_of("a"))
     assert memory is not None
     assert memory.verdict == stored
@@ -200,7 +181,7 @@ def test_the_first_end_of_a_txn_stands(journal: Journal) -> None:
 
 
 def test_thirty_days_of_running_are_remembered(path: Path, clock: HandClock) -> None:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     append(journal, "old")
     journal.remember_end(txn_id_of("ended"), "1" * 32, ErrorCode.EXPIRED)
     append(journal, "unsent")
@@ -212,7 +193,7 @@ def test_thirty_days_of_running_are_remembered(path: Path, clock: HandClock) -> 
     journal.close()
 
     clock.now_ms = 5  # a restart: the monotonic clock begins anew, the time run does not
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     clock.now_ms += 1
     assert journal.maintain() == 2
     assert journal.find_txn(txn_id_of("old")) is None
@@ -220,11 +201,11 @@ def test_thirty_days_of_running_are_remembered(path: Path, clock: HandClock) -> 
     assert journal.find_txn(txn_id_of("unsent")) is not None
     assert append(journal, "newer").seq == 4
     journal.close()
-    open_journal(path).close()
+    open_journal(path.parent).close()
 
 
 def test_nothing_is_left_of_a_verdict_that_is_forgotten(path: Path, clock: HandClock) -> None:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     for name in "ab":
         stored = append(journal, name)
         decision, passage = make_decision(stored)[1], make_passage(stored)[1]
@@ -244,7 +225,7 @@ def test_nothing_is_left_of_a_verdict_that_is_forgotten(path: Path, clock: HandC
 
 
 def test_evidence_that_the_service_does_not_have_keeps_its_verdict(path: Path, clock: HandClock) -> None:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     stored = append(journal, "a")
     append(journal, "b")
     upload_all(journal)
@@ -259,7 +240,7 @@ def test_evidence_that_the_service_does_not_have_keeps_its_verdict(path: Path, c
 
 
 def test_the_newest_verdict_is_never_forgotten(path: Path, clock: HandClock) -> None:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     stored = append(journal, "a")
     upload_all(journal)
     clock.now_ms += 2 * MEMORY_MS
@@ -269,7 +250,7 @@ def test_the_newest_verdict_is_never_forgotten(path: Path, clock: HandClock) -> 
 
 
 def test_a_hole_left_by_forgetting_is_no_broken_chain(path: Path, clock: HandClock) -> None:
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     for name in "abcd":
         append(journal, name)
     batch = journal.next_upload(4)
@@ -277,7 +258,7 @@ def test_a_hole_left_by_forgetting_is_no_broken_chain(path: Path, clock: HandClo
     clock.now_ms += MEMORY_MS + 1
     assert journal.maintain() == 2
     journal.close()
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in upload_all(journal)] == [1, 4]
     journal.close()
 
@@ -453,7 +434,7 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
     _, opposite = make_decision(stored, actuated=False)
     assert journal.record_evidence("decision", opposite, txn_id_of("a"))
     journal.close()
-    again = open_journal(path)
+    again = open_journal(path.parent)
     items = upload_all(again)
     assert items[0] == {"signed_verdict": stored.wrapper, "signed_decision": opposite}, "it goes first"
     numbers = [item["signed_decision"]["decision_obj"]["n"] for item in items[1:]]
@@ -463,7 +444,7 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
 
 def test_a_month_of_wrong_decisions_makes_nothing_slow(path: Path, clock: HandClock) -> None:
     """A validator with a fault in it may sign one for each passage."""
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     for number in range(PURGE_ROWS + 1):
         append(journal, str(number))
     stored = append(journal, "newest")
@@ -476,7 +457,7 @@ def test_a_month_of_wrong_decisions_makes_nothing_slow(path: Path, clock: HandCl
             " VALUES (?, 'decision', ?, ?, 'signed', zeroblob(600), 0, 1)",
             ((f"{n:032x}", 1_000 + n, f"{n:032x}") for n in range(60_000)),
         )
-    journal = open_journal(path, clock)
+    journal = open_journal(path.parent, clock)
     before_s = time.process_time()
     for number in range(10):
         _, wrong = make_decision(stored, verdict_ref="e" * 32, decision_seq=number + 1)
@@ -521,13 +502,13 @@ def test_every_release_knows_the_file_as_a_journal(path: Path) -> None:
     "sealed", ["(SELECT sealed FROM verdict_objects ORDER BY seq LIMIT 1)", "CAST(sealed AS TEXT)", "1"]
 )
 def test_rows_open_in_their_own_place_only_and_with_their_own_type(path: Path, sealed: str) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     append(journal, "a")
     append(journal, "b")
     journal.close()
     tamper(path, f"UPDATE verdict_objects SET sealed = {sealed}")
     with pytest.raises(JournalError, match=r"does not open|Could not decode"):
-        open_journal(path)
+        open_journal(path.parent)
 
 
 # Opening
@@ -579,22 +560,22 @@ def test_a_file_that_is_no_journal(path: Path, content: bytes) -> None:
     "column", ["ended SET operating_ms", "mail_state SET value", "verdicts SET operating_ms"]
 )
 def test_a_column_that_damage_gave_another_type_is_damage_at_the_start(path: Path, column: str) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     append(journal, "a")
     journal.remember_end(txn_id_of("ended"), "1" * 32, ErrorCode.EXPIRED)
     journal.mail.applied(1)
     journal.close()
     tamper(path, f"UPDATE {column} = 'text'")
     with pytest.raises(JournalError, match="damaged"):
-        open_journal(path)
+        open_journal(path.parent)
 
 
 def test_an_end_with_a_code_that_damage_changed_is_damage(path: Path) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     journal.remember_end(txn_id_of("ended"), "1" * 32, ErrorCode.EXPIRED)
     journal.close()
     tamper(path, "UPDATE ended SET code = 'expibed'")
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     with pytest.raises(JournalError, match="damaged"):
         journal.find_txn(txn_id_of("ended"))
     assert append(journal, "a").seq == 1
@@ -602,7 +583,7 @@ def test_an_end_with_a_code_that_damage_changed_is_damage(path: Path) -> None:
 
 
 def test_a_torn_journal(path: Path) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     for number in range(40):
         append(journal, str(number))
     journal.close()
@@ -614,7 +595,7 @@ def test_a_torn_journal(path: Path) -> None:
 
 
 def test_a_journal_cut_short(path: Path) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     for number in range(40):
         append(journal, str(number))
     journal.close()
@@ -627,7 +608,7 @@ def test_somebody_elses_journal(path: Path) -> None:
     refused(path, "belongs to another device", device_id="gate-8")
     refused(path, "belongs to another verdict key", verdict_kid=HTTP_KEY.kid)
     refused(path, "sealed with another key", data_key=bytes(32))
-    open_journal(path).close()
+    open_journal(path.parent).close()
 
 
 def test_a_journal_of_newer_software(path: Path) -> None:
@@ -650,7 +631,7 @@ def test_another_programs_database(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_chain_is_not_continued(path: Path, damage: str) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     for name in "abc":
         append(journal, name)
     journal.close()
@@ -660,15 +641,15 @@ def test_a_broken_chain_is_not_continued(path: Path, damage: str) -> None:
 
 def test_a_verdict_that_another_one_took_the_place_of_breaks_the_chain(path: Path, tmp_path: Path) -> None:
     """Sealed for its place by this very device, as from an older card."""
-    other = tmp_path / "other.db"
-    Journal.create(other, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
-    for place, names in ((path, "abc"), (other, "xyz")):
-        journal = open_journal(place)
+    other = tmp_path / "other"
+    other.mkdir()
+    for place, names in ((tmp_path, "abc"), (other, "xyz")):
+        journal = make_journal(place)
         for name in names:
             append(journal, name)
         journal.close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("ATTACH ? AS other", (str(other),))
+        db.execute("ATTACH ? AS other", (str(other / "journal.db"),))
         for table in ("verdicts", "verdict_objects"):
             db.execute(f"DELETE FROM {table} WHERE seq = 2")
             db.execute(f"INSERT INTO {table} SELECT * FROM other.{table} WHERE seq = 2")
@@ -694,18 +675,18 @@ def test_an_inbox_begins_where_the_registration_says_and_never_goes_back(
     journal.mail.begin_inbox(3)
     assert journal.mail.position().in_applied_seq == 5
     journal.close()
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     assert journal.mail.position().in_applied_seq == 5
     journal.close()
 
 
 def test_an_outbox_record_whose_bytes_changed_is_not_sent(path: Path) -> None:
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     for seq in (1, 2):
         journal.mail.append(OutboxEntry(seq, b"record %d" % seq), "svc.device.report")
     journal.close()
     tamper(path, "UPDATE outbox SET record = X'00' WHERE seq = 2")
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     assert journal.mail.next_record(0) == OutboxEntry(1, b"record 1")
     with pytest.raises(JournalError, match="the bytes of outbox record 2 have changed"):
         journal.mail.next_record(1)
@@ -729,11 +710,11 @@ def test_a_journal_that_has_left_the_disk_goes_on_with_its_numbers(path: Path, j
 def test_a_killed_process_loses_nothing_it_promised(path: Path) -> None:
     child = os.fork()
     if child == 0:
-        journal = open_journal(path)
+        journal = open_journal(path.parent)
         append(journal, "a")
         append(journal, "b")
         os._exit(0)  # no close, no checkpoint
     os.waitpid(child, 0)
-    journal = open_journal(path)
+    journal = open_journal(path.parent)
     assert append(journal, "c").seq == 3
     journal.close()
