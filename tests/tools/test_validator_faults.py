@@ -24,7 +24,7 @@ from tests.tools.conform_ends import (
 )
 from tools.kit.commands.dbd import FAULTS
 from tools.kit.simulate.faults import Fault, FaultyDesk, in_turn
-from tools.kit.simulate.policy import load_faults, load_policy
+from tools.kit.simulate.policy import load_policy
 
 
 class Passage:
@@ -137,12 +137,12 @@ def test_a_policy_file_may_name_a_fault(tmp_path: Path) -> None:
     policy = tmp_path / "policy.json"
     policy.write_text('{"rules":[{"when":{},"outcome":"LIBERAR","reason":"ok","fault":"wrong-ref"}]}')
     (verdict,) = [event.verdict for event in Passage(None).of(VerdictAnswered)]
-    assert load_faults(str(policy))(verdict) is Fault.WRONG_REF
-    assert load_policy(str(policy))(verdict).outcome == "LIBERAR"
-    assert load_faults("accept-all")(verdict) is None
+    decide, fault_of = load_policy(str(policy))
+    assert (decide(verdict).outcome, fault_of(verdict)) == ("LIBERAR", Fault.WRONG_REF)
+    assert load_policy("accept-all")[1](verdict) is None
     policy.write_text('{"rules":[{"when":{},"outcome":"LIBERAR","reason":"ok","fault":"nonsense"}]}')
     with pytest.raises(FormatError, match="policy rule 0"):
-        load_faults(str(policy))
+        load_policy(str(policy))
 
 
 def test_the_command_line_knows_every_fault() -> None:

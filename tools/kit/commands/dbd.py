@@ -111,7 +111,7 @@ def simulate(
     from link1.keys import PublicKey
     from tools.kit.simulate.faults import Fault, in_turn
     from tools.kit.simulate.files import used_alone
-    from tools.kit.simulate.policy import load_faults, load_policy
+    from tools.kit.simulate.policy import load_policy
     from tools.kit.simulate.simulator import Simulator, SimulatorSetup
 
     try:
@@ -119,7 +119,7 @@ def simulate(
     except FormatError as error:
         raise click.BadParameter(str(error), param_hint="--device-pub-b64") from None
     try:
-        decide, faults_of_policy = load_policy(policy), load_faults(policy)
+        decide, faults_of_policy = load_policy(policy)
     except (FormatError, OSError) as error:
         raise click.BadParameter(str(error), param_hint="--policy") from None
     setup = SimulatorSetup(

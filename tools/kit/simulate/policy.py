@@ -32,30 +32,27 @@ class _PolicyRule:
 _CONDITIONS = frozenset({"decision", "result", "subject_ref", "onboard_ref", "hand"})
 
 
-def load_policy(spec: str) -> Decide:
+def load_policy(spec: str) -> tuple[Decide, FaultOf]:
     """`accept-all`, or a file `{"rules":[{"when":{…}, "outcome":…, "reason":…, "actuated":…, "fault":…}]}`.
 
     The first rule whose `when` members (decision, result, subject_ref, onboard_ref, hand) all equal the
-    verdict's decides; without one it is `accept-all`. Raises FormatError or OSError.
+    verdict's decides, and says what is done wrong; without one it is `accept-all`. Raises FormatError or
+    OSError.
     """
     rules = _read_rules(spec)
 
+    def rule_for(verdict: Verdict) -> _PolicyRule | None:
+        return next((rule for rule in rules if rule.fits(verdict)), None)
+
     def decide(verdict: Verdict) -> Choice:
-        rule = next((rule for rule in rules if rule.fits(verdict)), None)
+        rule = rule_for(verdict)
         return accept_all(verdict) if rule is None else rule.choice
 
-    return decide
-
-
-def load_faults(spec: str) -> FaultOf:
-    """What the same file wants done wrong: `fault` of the first rule that fits. Raises as `load_policy`."""
-    rules = _read_rules(spec)
-
     def fault_of(verdict: Verdict) -> Fault | None:
-        rule = next((rule for rule in rules if rule.fits(verdict)), None)
+        rule = rule_for(verdict)
         return None if rule is None else rule.fault
 
-    return fault_of
+    return decide, fault_of
 
 
 def _read_rules(spec: str) -> list[_PolicyRule]:
