@@ -1,12 +1,12 @@
 """Releases for devices in tests, and devices that say how far they are with one."""
 
-import hashlib
 import itertools
 from typing import Any
 
 from cloud_client.reference_server.domain.devices import releases, rollouts
 from link1.canonical import JsonObject
 from tests.cloud_client.server.server_harness import SimDevice, Tenant
+from tests.device.updates.update_setting import release
 
 _seqs = itertools.count(100)
 PAYLOAD = b"software " * 20
@@ -43,18 +43,8 @@ class Rolled:
         self.tenant, self.cloud, self.kind = tenant, tenant.cloud, kind
         self.environment = tenant.environment("test")
         self.release_seq = next(_seqs)
-        self.manifest: JsonObject = {
-            "v": 1,
-            "kind": kind,
-            "name": "palm-access-device" if kind == "app" else "palm-next",
-            "version": "2.0",
-            "size": len(payload),
-            "sha256": hashlib.sha256(payload).hexdigest(),
-            "chunk_size": CHUNK,
-            "chunk_count": -(-len(payload) // CHUNK),
-            "min_app_version": "0.0.1",
-            "release_seq": self.release_seq,
-        }
+        name = "palm-access-device" if kind == "app" else "palm-next"
+        self.manifest = release(payload, self.release_seq, kind=kind, name=name)
         model_id = None if kind == "app" else "palm-next"
         self.cloud.operate(
             lambda tx, _, now: releases.create(
