@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from click.testing import CliRunner
 
 from link1.keys import SigningKey
 from tests.palmctl import PALMCTL, printed
+from tools.palmctl.commands.provision import provision
 
 DBD_KEY = SigningKey.from_seed(bytes([31]) * 32)
 DBD_ID, GATE_ID = "dbd-7", "gate-7"
@@ -67,6 +69,15 @@ class Server:
     def token(self, device_id: str) -> str:
         place = ("--tenant", self.tenant, "--mode", "test")
         return str(self.operate("token", "create", *place, "--device-id", device_id)["token"])
+
+    def provision(self, folder: Path, device_id: str, *more: str, token: str = "") -> Any:
+        """`palmctl provision`, everything of the device in `folder`; what it printed."""
+        words = ["--server", self.url, "--token-stdin", "--device-id", device_id, "--json"]
+        words += ["--gate-id", GATE_ID, "--dbd-id", DBD_ID, "--config", str(folder / "device.toml")]
+        words += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run"), *more]
+        done = CliRunner().invoke(provision, words, input=token or self.token(device_id))
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Idempotency-Key": uuid.uuid4().hex}

@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from click.testing import CliRunner
-
 from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import IpcError
 from device.trust.keystore import KeyStore
@@ -20,7 +18,6 @@ from tests.device.whole_device import nobody
 from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.verdict_latency import FolderWriter
-from tools.palmctl.commands.provision import provision
 
 
 @dataclass
@@ -101,12 +98,9 @@ def served_device(
     folder.mkdir()
     writer = FolderWriter(folder / "camera")
     writer.put(nobody())
-    arguments = ["--server", server.url, "--token-stdin", "--device-id", device_id, "--json"]
-    arguments += ["--gate-id", GATE_ID, "--dbd-id", DBD_ID, "--config", str(folder / "device.toml")]
-    arguments += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")]
-    arguments += ["--camera", f"file:{folder / 'camera'}", "--link-port", str(folder / "cable")]
-    done = CliRunner().invoke(provision, arguments, input=server.token(device_id))
-    assert done.exit_code == 0, done.stderr
+    server.provision(
+        folder, device_id, "--camera", f"file:{folder / 'camera'}", "--link-port", str(folder / "cable")
+    )
     config = load_config(folder / "device.toml")
     if not network:
         config = replace(config, cloud=None)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import AttestSection, load_config, write_config
@@ -35,7 +34,6 @@ from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
 from tests.link1.cable import decision_for, verdict_for
 from tests.until import until_async
-from tools.palmctl.commands.provision import provision
 
 MODEL_ID = "m-test"
 CLOCK = SystemClock()
@@ -70,14 +68,10 @@ def device(server: Server, tmp_path: Path) -> Device:
 
 
 def provisioned(server: Server, folder: Path, device_id: str, token: str = "") -> Device:
-    arguments = ["--server", server.url, "--token-stdin", "--device-id", device_id, "--json"]
-    arguments += ["--gate-id", GATE_ID, "--dbd-id", DBD_ID, "--config", str(folder / "device.toml")]
-    arguments += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")]
-    done = CliRunner().invoke(provision, arguments, input=token or server.token(device_id))
-    assert done.exit_code == 0, done.stderr
+    told = server.provision(folder, device_id, token=token)
     config = load_config(folder / "device.toml")
     trust, keys = load_trust(config.trust_path), KeyStore.open(config.keys_dir)
-    return Device(folder, keys, trust, json.loads(done.stdout))
+    return Device(folder, keys, trust, told)
 
 
 def test_provisioning_attests_the_keys_where_the_configuration_has_a_factorys_chain(
