@@ -31,6 +31,7 @@ from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, sign_object
+from tests.device.journal.journal_makers import make_journal
 from tests.device.status_makers import some_device_status, some_report
 from tests.gallery import gallery_service
 
@@ -155,12 +156,9 @@ async def running_core(
     """Open gallery and journal in `folder`, serve the carrier's socket, close everything again."""
     clock = SystemClock()
     store = StoreThread("store")
-    path = folder / "journal.db"
     identity = {"device_id": device_id, "verdict_kid": verdict_kid, "data_key": data_key}
 
     def open_all() -> tuple[Gallery, Journal]:
-        if not path.exists():
-            Journal.create(path, **identity)  # type: ignore[arg-type]
         gallery = Gallery(
             folder / "gallery",
             data_key=data_key,
@@ -170,7 +168,7 @@ async def running_core(
             gallery_key=key_of,
             now=GalleryNow(clock.boottime_ms(), clock.wall_ms()),
         )
-        return gallery, Journal(path, **identity, clock=clock)  # type: ignore[arg-type]
+        return gallery, make_journal(folder, clock, **identity)
 
     gallery, journal = await store.do(open_all)
     heard = Heard()

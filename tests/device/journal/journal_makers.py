@@ -1,8 +1,10 @@
 """A journal in a folder, and verdicts in it."""
 
 from pathlib import Path
+from typing import Any
 
 from device.journal.journal import Journal
+from device.platform.clock import Clock
 from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject
 from link1.signed import object_ref
@@ -16,23 +18,22 @@ from tests.device.core_makers import (
     sign_verdict,
 )
 
+IDENTITY: dict[str, Any] = {
+    "device_id": DEVICE_ID,
+    "verdict_kid": VERDICT_KEY.kid,
+    "data_key": DATA_KEY,
+}
 
-def make_journal(folder: Path, clock: HandClock | None = None) -> Journal:
+
+def make_journal(folder: Path, clock: Clock | None = None, **identity: Any) -> Journal:
     """The journal in `folder`, made where there is none."""
-    path = folder / "journal.db"
-    if not path.exists():
-        Journal.create(path, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
-    return open_journal(folder, clock)
+    if not (folder / "journal.db").exists():
+        Journal.create(folder / "journal.db", **(IDENTITY | identity))
+    return open_journal(folder, clock, **identity)
 
 
-def open_journal(folder: Path, clock: HandClock | None = None) -> Journal:
-    return Journal(
-        folder / "journal.db",
-        device_id=DEVICE_ID,
-        verdict_kid=VERDICT_KEY.kid,
-        data_key=DATA_KEY,
-        clock=clock or HandClock(),
-    )
+def open_journal(folder: Path, clock: Clock | None = None, **identity: Any) -> Journal:
+    return Journal(folder / "journal.db", **(IDENTITY | identity), clock=clock or HandClock())
 
 
 def append(journal: Journal, name: str) -> StoredVerdict:

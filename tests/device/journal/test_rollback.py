@@ -8,22 +8,20 @@ from typing import Any
 import pytest
 
 from device.errors import Outdated, SequenceHalted
-from device.journal.journal import Journal
-from device.platform.clock import SystemClock, has_kept_time
+from device.platform.clock import has_kept_time
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
 from device.trust.trust import DbdKey, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
 from link1.keys import SigningKey
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import (
-    DATA_KEY,
     DEVICE_ID,
     SERVICE_KEY,
-    VERDICT_KEY,
     device_status,
     service_key,
 )
 from tests.device.core_makers import DBD_KEY, GALLERY_KEY, NOW_MS
+from tests.device.journal.journal_makers import make_journal
 from tests.device.mail.mail_setting import Mailed
 from tests.device.trust.pinned_makers import bundle
 from tests.device.trust.test_trust_bundle import public, trust
@@ -101,24 +99,13 @@ def test_an_end_that_has_passed_is_not_taken_over(trust: Trust) -> None:
     assert forged.gallery_key(GALLERY_KEY.kid, NOW_MS) == GALLERY_KEY.public
 
 
-def journal_at(folder: Path) -> Journal:
-    identity: dict[str, Any] = {
-        "device_id": DEVICE_ID,
-        "verdict_kid": VERDICT_KEY.kid,
-        "data_key": DATA_KEY,
-    }
-    if not (folder / "journal.db").exists():
-        Journal.create(folder / "journal.db", **identity)
-    return Journal(folder / "journal.db", **identity, clock=SystemClock())
-
-
 def build(seq: int, prev_ref: str) -> Any:
     verdict = {"v": 1, "txn_id": "0a" * 16, "verdict_seq": seq, "prev_ref": prev_ref}
     return sign_object(Kind.VERDICT, verdict, SERVICE_KEY)
 
 
 def test_a_halted_journal_numbers_nothing_not_after_a_restart_either(tmp_path: Path) -> None:
-    journal = journal_at(tmp_path)
+    journal = make_journal(tmp_path)
     journal.halt("the service knows more")
     journal.halt("another reason")
     for _again in range(2):
@@ -127,7 +114,7 @@ def test_a_halted_journal_numbers_nothing_not_after_a_restart_either(tmp_path: P
             journal.append_verdict("0a" * 16, "0" * 32, build)
         assert journal.last() is None
         journal.close()
-        journal = journal_at(tmp_path)
+        journal = make_journal(tmp_path)
     journal.close()
 
 

@@ -40,6 +40,7 @@ from link1.sealed import (
 from link1.signed import Kind, sign_object
 from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 from tests.device.carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
+from tests.device.journal.journal_makers import make_journal
 from tests.device.status_makers import some_device_status, some_report
 from tests.link1.cable import DEVICE_KEY, Cable, device_status, make_device, make_validator
 
@@ -306,17 +307,6 @@ class MailedValidator:
         return self._follow(self.end.sent(count, now_ms, in_port), now_ms)
 
 
-def open_journal(path: Path, clock: MovingClock) -> Journal:
-    identity: dict[str, Any] = {
-        "device_id": DEVICE_ID,
-        "verdict_kid": DEVICE_KEY.kid,
-        "data_key": DATA_KEY,
-    }
-    if not path.exists():
-        Journal.create(path, **identity)
-    return Journal(path, **identity, clock=clock)
-
-
 def open_gallery(folder: Path, clock: MovingClock) -> Gallery:
     return Gallery(
         folder,
@@ -349,7 +339,8 @@ class Mailed:
         fuse = Fuse()
         threads = FusedThread("journal", fuse), FusedThread("gallery", fuse)
         clock = MovingClock(self.now_ms)
-        journal = await threads[0].do(lambda: open_journal(self.folder / "journal.db", clock))
+        identity = {"device_id": DEVICE_ID, "verdict_kid": DEVICE_KEY.kid}
+        journal = await threads[0].do(lambda: make_journal(self.folder, clock, **identity))
         gallery = await threads[1].do(lambda: open_gallery(self.folder / "gallery", clock))
         apply = MailApply(
             device_id=DEVICE_ID,

@@ -13,9 +13,8 @@ import pytest
 
 from device.syncd import fleet_tasks
 from link1.canonical import JsonObject
-from link1.signed import Kind, sign_object
 from tests.device.syncd.test_carrier_lanes import Cloud, carrying, problem, respond
-from tests.device.updates.update_setting import now_ms, release, signed
+from tests.device.updates.update_setting import offer, release, signed
 from tests.device.whole_device import Device, make_device, validator_at
 from tests.until import until_async
 from tools.cloud.pack_release import chunk_bodies
@@ -46,18 +45,9 @@ class FleetCloud(Cloud):
 
     async def _v1_devices_self_updates(self, _request: httpx.Request) -> httpx.Response:
         assert self.device is not None
-        offer = {
-            "v": 1,
-            "device_id": DEVICE_ID,
-            "release_seqs": [wrapper["manifest_obj"]["release_seq"] for wrapper in self.manifests],
-            "issued_at_ms": now_ms(),
-        }
-        answer = {
-            "data": self.manifests,
-            "offer": sign_object(Kind.UPDATE_OFFER, offer, self.device.board.service_key),
-            "next_after_s": 60,
-            "attest_due": self.attest_due,
-        }
+        key = self.device.board.service_key
+        answer = offer(*self.manifests, key=key, device_id=DEVICE_ID)
+        answer |= {"next_after_s": 60, "attest_due": self.attest_due}
         return respond(200, answer)
 
     async def _v1_updates_7_chunks_0(self, _request: httpx.Request) -> httpx.Response:

@@ -31,6 +31,7 @@ from gallery.gallery import Gallery
 from gallery.stream import Entry
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import DEVICE_ID, MODEL_ID, STREAM, Service, service_key, vector
+from tests.device.journal.journal_makers import make_journal
 from tests.device.state_scan import files_of, found_in
 
 CLOCK = SystemClock()
@@ -58,13 +59,9 @@ class Living:
         folder.mkdir()
         keys = KeyStore.create(folder / "keys")
         self.key_bytes = {path.name: path.read_bytes() for path in (folder / "keys").iterdir()}
-        identity: dict[str, Any] = {
-            "device_id": DEVICE_ID,
-            "verdict_kid": keys.verdict.kid,
-            "data_key": keys.data_key,
-        }
-        Journal.create(folder / "journal.db", **identity)
-        self.journal = Journal(folder / "journal.db", **identity, clock=CLOCK)
+        self.journal = make_journal(
+            folder, CLOCK, device_id=DEVICE_ID, verdict_kid=keys.verdict.kid, data_key=keys.data_key
+        )
         txn_id = "0a" * 16
 
         def build(seq: int, prev_ref: str) -> Any:
