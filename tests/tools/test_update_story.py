@@ -6,7 +6,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from cloud_client.client import CloudClient, ServerAddress
@@ -44,27 +43,11 @@ NEW_MODEL = "palm-next"
 
 def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: str) -> DemoPerson:
     """Somebody enrolled at a desk elsewhere, whose device made the vectors with `model_id`."""
-    office = httpx.Client(base_url=cloud.url, headers={"Authorization": f"Bearer {cloud.api_key}"})
-
-    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = office.post(path, json=body, headers={"Idempotency-Key": secrets.token_hex(16)})
-        assert answer.is_success, answer.text
-        said: dict[str, Any] = answer.json()
-        return said
-
-    with office:
-        subject = post("/v1/subjects", {"external_ref": name})
-        evidence = {
-            "method": "paper",
-            "terms_version": "v1",
-            "accepted_at": "2026-01-01T00:00:00.000Z",
-            "evidence_sha256": "0" * 64,
-        }
+    with BackOffice(cloud.url, cloud.api_key) as office:
+        subject = office.create_person(name, f"card:{name}")
         for purpose in ("enrollment", "identification"):
-            path = f"/v1/subjects/{subject['subject_id']}/consents"
-            post(path, {"purpose": purpose, "evidence": evidence})
-        session = {"subject_id": subject["subject_id"], "hands_required": ["L"]}
-        token = post("/v1/enrollment-sessions", session)["token"]
+            office.grant(subject["subject_id"], purpose)
+        token = office.open_enrolment(subject["subject_id"], hands_required=["L"])["token"]
     hands = [
         {
             "hand": "L",

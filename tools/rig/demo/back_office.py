@@ -45,8 +45,8 @@ class BackOffice:
             f"/v1/subjects/{subject_id}/consents", {"purpose": purpose, "evidence": evidence}, 201
         )
 
-    def open_enrolment(self, subject_id: str) -> Json:
-        return self._post("/v1/enrollment-sessions", {"subject_id": subject_id}, 201)
+    def open_enrolment(self, subject_id: str, **more: Any) -> Json:
+        return self._post("/v1/enrollment-sessions", {"subject_id": subject_id, **more}, 201)
 
     def session(self, session_id: str) -> Json:
         return self.get(f"/v1/enrollment-sessions/{session_id}")
