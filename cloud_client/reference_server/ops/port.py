@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.migrations import VERSION_TABLE, migrate_within
@@ -49,14 +50,15 @@ class Proof:
 def port(source: Path, url: str) -> dict[str, Proof]:
     """Copy every table of a SQLite file into an empty PostgreSQL database; what each of them holds.
 
-    OperatorError when there is no source, or the target holds anything; nothing is left behind then.
+    OperatorError when there is no source, when a server runs on it (what it wrote afterwards would be lost),
+    or when the target holds anything; nothing is left behind then.
     """
     if not source.is_file():
         raise OperatorError(f"{source} is not there: give --data the directory of the SQLite store")
     old = open_store(source)
     new = PostgresStore(url)
     try:
-        with old.writing() as read, new.writing() as write:
+        with DataDirectory(source.parent, source).served(), old.writing() as read, new.writing() as write:
             check_encoding(write)
             write.run("SET LOCAL statement_timeout = 0")
             write.run("SET LOCAL idle_in_transaction_session_timeout = 0")

@@ -350,6 +350,10 @@ def test_moving_from_sqlite_loses_nothing(postgresql: Cluster, tmp_path: Path) -
     cloud.close()
     url = postgresql.new_database()
     words = ["cloud", "port-db", "--data", str(tmp_path), "--database", url]
+    with cloud.data.served():
+        with_a_server = CliRunner().invoke(main, words)
+    assert (with_a_server.exit_code, with_a_server.stdout) == (1, "")
+    assert "stop it first" in with_a_server.stderr
     told = printed(*words)
     assert told["tables"]["subjects"]["rows"] == 2
     assert told["tables"]["deltas"]["rows"] == stream["head"]["head_obj"]["seq"]
