@@ -29,7 +29,7 @@ from cloud_client.reference_server.contract.bodies import (
     like,
     read_model,
 )
-from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
+from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, MAX_SERVICE_KEYS
 from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError
 from link1.sealed import CERTIFICATE_BYTES, OUTBOX_CT_MAX_BYTES
@@ -173,7 +173,9 @@ class ConfigObject(Body):
     gallery_ttl_ms: Annotated[int, Field(ge=1, le=GALLERY_TTL_MS)]
 
 
-Objects = Annotated[list[dict[str, Any]], Field(max_length=_MAX_LISTED)]
+Keys = Annotated[list[dict[str, Any]], Field(max_length=MAX_SERVICE_KEYS)]
+ValidatorKeys = Annotated[list[dict[str, Any]], Field(max_length=4_096)]
+"""Those of every gate of the environment: a device takes so many, and keeps its own."""
 
 
 class TrustBundleObject(Body):
@@ -182,11 +184,11 @@ class TrustBundleObject(Body):
     v: Literal[1]
     bundle_seq: Seq
     issued_at_ms: Millis
-    roots: Objects
-    keys: Objects
-    seal_keys: Objects
+    roots: Keys
+    keys: Keys
+    seal_keys: Keys
     revoked_kids: Annotated[list[Hex32], Field(max_length=_MAX_LISTED)]
-    dbd_keys: Objects
+    dbd_keys: ValidatorKeys
 
 
 class UpdateManifestObject(Body):

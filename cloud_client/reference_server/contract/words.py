@@ -29,6 +29,8 @@ VECTOR_DIMENSIONS: Final = 512
 MAX_VECTORS_PER_HAND: Final = 3
 MAX_DELTA_PAGE: Final = 500
 SNAPSHOT_PAGE: Final = 200
+MAX_SERVICE_KEYS: Final = 64
+"""In one list: a device takes none that is longer."""
 GALLERY_TTL_MS: Final = 6 * 3600 * 1000
 MAX_JSON_BYTES: Final = 64 * 1024
 MAX_REPORT_BYTES: Final = 8 * 1024

@@ -14,13 +14,14 @@ from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import mail_send
+from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.app import make_app
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operation import Retirement
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from device.trust.bundle import with_bundle
 from device.trust.policy import read_policy
-from device.trust.trust import trust_from_registration
+from device.trust.trust import Trust, trust_from_registration
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
@@ -105,6 +106,35 @@ def test_what_is_signed_arrives_signed(tenant: Tenant, partner: Partner, mail: M
     assert set_config(tenant, attempts=2)["config_seq"] == 6
 
 
+def pinned(mail: Mailbox) -> Trust:
+    """What the device keeps of its registration."""
+    facts = mail.device.facts
+    return trust_from_registration(
+        mail.device.registered,
+        device_id=mail.device.device_id,
+        gate_id=facts["gate_id"],
+        dbd_id=facts["dbd_id"],
+        passage_sensor=facts["passage_sensor"],
+        pinned_at_ms=mail.device.cloud.clock.ms,
+    )
+
+
+def test_a_bundle_for_a_fleet_of_hundreds(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
+    environment, now_ms = tenant.environment("test"), tenant.cloud.clock.ms
+
+    def add(tx: Tx, *_: Any) -> None:
+        for number in range(300):
+            key = SigningKey.generate().public
+            operator.add_dbd(tx, environment, f"validator-{number}", key.b64, now_ms)
+
+    tenant.cloud.operate(add)
+    bundle = tenant.cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
+    assert len(bundle["dbd_keys"]) == 300
+    send(tenant, "svc.trust.bundle", bundle)
+    ((_, body),) = mail.fetch(partner)
+    assert with_bundle(pinned(mail), body, now_ms=now_ms).bundle_seq == bundle["bundle_seq"]
+
+
 def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
     dbd = SigningKey.generate()
     tenant.add_dbd("d1", dbd)
@@ -121,17 +151,8 @@ def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner,
     assert mail.seal_key.kid in [key["kid"] for key in bundle["seal_keys"]][1:]
     assert bundle["keys"] == tenant.cloud.send("GET", "/v1/keys").json()["keys"]
     # And what runs in a device takes it.
-    facts = mail.device.facts
-    now_ms = tenant.cloud.clock.ms
-    trust = trust_from_registration(
-        mail.device.registered,
-        device_id=mail.device.device_id,
-        gate_id=facts["gate_id"],
-        dbd_id=facts["dbd_id"],
-        passage_sensor=facts["passage_sensor"],
-        pinned_at_ms=now_ms,
-    )
-    trusted = with_bundle(trust, body, now_ms=now_ms)
+    trust = pinned(mail)
+    trusted = with_bundle(trust, body, now_ms=tenant.cloud.clock.ms)
     assert trusted.mail_seal_key.kid == bundle["seal_keys"][0]["kid"] != trust.mail_seal_key.kid
     assert len(trusted.obj["keys"]) == len(bundle["keys"])
 
@@ -143,6 +164,7 @@ def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner,
         ("svc.gallery.head", {}, "--type"),
         ("svc.trust.bundle", BUNDLE | {"bundle_seq": 0}, "/bundle_seq"),
         ("svc.trust.bundle", BUNDLE | {"more": 0}, "unknown_member"),
+        ("svc.trust.bundle", BUNDLE | {"keys": [{}] * 65}, "/keys"),
         ("svc.update.manifest", {}, "/sha256"),
         ("svc.update.manifest", MANIFEST | {"chunk_size": 256 * 1024 + 1}, "/chunk_size"),
         (
