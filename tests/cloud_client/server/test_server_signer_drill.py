@@ -12,7 +12,7 @@ from cloud_client.reference_server.ops import mail_send
 from cloud_client.reference_server.ops.signer_drill import drill, report
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_harness import Cloud
-from tests.cloud_client.server.test_server_mail_send import send
+from tests.cloud_client.server.test_server_mail_send import pinned, send
 from tests.palmctl import printed
 
 HOUR_S = 3600
@@ -113,6 +113,26 @@ def test_what_has_signed_receipts_stays_published(own_cloud: Cloud) -> None:
     listed = own_cloud.send("GET", "/v1/keys").json()["keys"]
     assert signed["signer_kid"] in {key["kid"] for key in listed}
     assert [key["use"] for key in listed].count(["webhook"]) == 1
+
+
+def test_devices_are_never_given_more_keys_than_they_take(own_cloud: Cloud) -> None:
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+
+    def published() -> list[dict[str, Any]]:
+        keys: list[dict[str, Any]] = cloud.send("GET", "/v1/keys").json()["keys"]
+        return keys
+
+    with pytest.raises(OperatorError, match="not_after"):
+        for _ in range(100):
+            cloud.operate(lambda tx, vault, now: drill(tx, vault, HOUR_S, now))
+            cloud.clock.forward(s=24 * HOUR_S)
+    assert 60 < len(published()) <= 64
+    assert pinned(Mailbox(tenant.device())).obj["keys"] == published()
+    # What the root certifies is in no list; and the rest goes on when keys have ended.
+    cloud.operate(lambda tx, vault, now: operator.rotate_signer(tx, vault, "bundle", HOUR_S, now))
+    cloud.clock.ms += signers.OVERLAP_MS
+    cloud.operate(lambda tx, vault, now: drill(tx, vault, HOUR_S, now))
 
 
 def test_the_commands_print_it(tmp_path: Path) -> None:

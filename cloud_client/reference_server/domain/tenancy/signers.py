@@ -11,6 +11,7 @@ from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
+from cloud_client.reference_server.contract.words import MAX_SERVICE_KEYS
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -29,8 +30,7 @@ RENEWED_EVERY_MS: Final = CERTIFICATE_MS // 2
 OVERLAP_MS: Final = 90 * 24 * 3600 * 1000
 """How long a key that was followed by another stays published, for what it has signed."""
 RECEIPT_KEYS: Final = 16
-"""Keys of receipts that stay published after their end: a yearly rotation's for as many years. Devices read
-lists of 64 keys."""
+"""Keys of receipts that stay published after their end: a yearly rotation's for as many years."""
 
 
 def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
@@ -43,9 +43,14 @@ def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
 def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int, now_ms: int) -> Row:
     """A new key for a use, signing from ``not_before_ms`` on; the present one stays for the overlap.
 
-    OperatorError before the turn of a key that was made earlier and has not begun: that one would sign after
-    its own end.
+    OperatorError before the turn of a key that was made earlier and has not begun (that one would sign after
+    its own end), and where devices would be given a longer list of keys than they take.
     """
+    if use in PUBLISHED and len(published(tx, now_ms)) >= MAX_SERVICE_KEYS:
+        raise OperatorError(
+            f"{MAX_SERVICE_KEYS} keys are published, and devices take no list of more: "
+            "wait until one of them ends (`not_after` at GET /v1/keys)"
+        )
     waiting_ms = tx.scalar(
         "SELECT max(not_before_ms) FROM signers WHERE use_word = :use AND not_before_ms > :now_ms",
         use=use,
