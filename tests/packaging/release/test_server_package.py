@@ -1,13 +1,19 @@
 """The Debian package of the reference server, without the wheels of the lock."""
 
+import os
 import re
+import shlex
+import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests import REPOSITORY
 from tests.packaging.release.conftest import EPOCH
+from tests.palmctl import PALMCTL
 from tools.rig.packaging.release.server_deb import FILES, ServerBuild, build_server_deb
 from tools.rig.packaging.wheels import BuildTarget
 
@@ -74,3 +80,36 @@ def test_the_example_configuration_is_what_shell_and_systemd_both_read(tmp_path:
     lines = (line.partition("=") for line in text.splitlines() if line and line[0] != "#")
     assert shown.splitlines() == sorted(f"{name}={value.strip(chr(39))}" for name, _, value in lines)
     assert "PALM_CLOUD_DATABASE=postgresql:///palm?host=/run/postgresql" in shown
+
+
+def test_a_backup_that_was_cut_off_takes_the_place_of_none(tmp_path: Path) -> None:
+    base, program, script = tmp_path / "backups", tmp_path / "palmctl", tmp_path / "backup"
+    text = (DEBIAN / "backup").read_text().replace("/var/backups/palm-access-cloud", str(base))
+    script.write_text(text.replace("/opt/palm-access-cloud/bin/palmctl", str(program)))
+    base.mkdir()
+    environment = os.environ | {"PALM_CLOUD_DATA": str(tmp_path), "PALM_CLOUD_BACKUPS": "2"}
+    subprocess.run([*PALMCTL, "cloud", "tenant", "create", "acme"], env=environment, check=True)
+
+    def backed_up(then: str) -> int:
+        program.write_text(f'#!/bin/sh\n{shlex.join(PALMCTL)} "$@"\n{then}\n')
+        program.chmod(0o755)
+        done = subprocess.run(
+            ["/bin/sh", script], env=environment, cwd=REPOSITORY, start_new_session=True, check=False
+        )
+        return done.returncode
+
+    def named() -> list[str]:
+        return sorted(path.name for path in base.iterdir() if path.suffix != ".part")
+
+    for name in ("2026-01-01T000000Z", "2026-01-02T000000Z"):
+        (base / name).mkdir()
+    # As when the machine goes down: the whole group ends, and nothing is cleared up.
+    assert backed_up("kill -KILL 0") == -signal.SIGKILL
+    assert named() == ["2026-01-01T000000Z", "2026-01-02T000000Z"]
+    (left,) = base.glob("*.part")
+    long_ago = time.time() - 2 * 24 * 3600
+    os.utime(left, (long_ago, long_ago))
+    assert backed_up("") == 0
+    assert not left.exists()
+    assert named()[0] == "2026-01-02T000000Z"
+    assert [path.name for path in (base / named()[1]).iterdir()] == ["cloud.db"]
