@@ -1,8 +1,8 @@
 """`palmctl cloud release`: releases packed and signed, and rolled out to devices in waves."""
 
 import time
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from tools.cloud.store import (
     environment_of,
     of_environment,
     on_data,
-    on_this_store,
     opened_store,
     reported,
 )
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cloud_client.reference_server.domain.tenancy.callers import Environment
     from cloud_client.reference_server.store.base import Tx
     from cloud_client.reference_server.store.vault import Vault
+    from link1.canonical import JsonObject
 
 _MAX_SEQ = 2**53 - 1
 
@@ -77,16 +77,15 @@ def release_create(
     """Make a release of a model or of the software; nobody is offered it yet.
 
     Follow with `palmctl cloud release rollout`, which offers it in waves. Where devices are named it is put
-    into their inboxes at once (manifest first, then its chunks); --out writes a file for `palmctl update
-    apply`. A model of another model_id takes effect together with a gallery epoch made with it: follow with
-    `palmctl cloud epoch new --model-id ID --enrol-again`.
+    into their inboxes (manifest first, then its chunks); cut off before the end, make another release. --out
+    writes a file for `palmctl update apply`. A model of another model_id takes effect together with a gallery
+    epoch made with it: follow with `palmctl cloud epoch new --model-id ID --enrol-again`.
     """
     from cloud_client.reference_server.domain.devices import releases
     from cloud_client.reference_server.ops import commands as operator
     from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
-    from link1.canonical import canonical_bytes
-    from tools.cloud.pack_release import chunk_bodies, manifest_obj, write_release
+    from tools.cloud.pack_release import manifest_obj, write_release
     from tools.palmctl.live_terminal import live_line
 
     if out is not None:
@@ -98,9 +97,12 @@ def release_create(
         tell(f"packing {folder} …")
         payload, own_name, own_version = _packed(kind, folder)
 
+    environment = environment_of(tenant, mode)
+
     def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
-        environment = environment_of(tenant, mode)
         operator.check_environment(tx, environment)
+        for device_id in device_ids:
+            sending.mailable_device(tx, environment, device_id)
         obj = manifest_obj(
             payload,
             kind=ReleaseKind(kind),
@@ -114,37 +116,49 @@ def release_create(
         releases.create(tx, environment, obj, payload, model_id=model_id, now_ms=now_ms)
         if aside is not None:
             write_release(aside, signed, payload)
-        devices = []
-        for device_id in device_ids:
-            content = canonical_bytes(obj)
-            first = sending.send(
-                tx, vault, environment, device_id, ("svc.update.manifest", content), now_ms=now_ms
-            )
-            last = first
-            with live_line() as tell:
-                for number, body in enumerate(chunk_bodies(payload, obj["release_seq"]), 1):
-                    tell(f"{device_id}: chunk {number} of {obj['chunk_count']}")
-                    last = sending.send(
-                        tx,
-                        vault,
-                        environment,
-                        device_id,
-                        ("svc.update.chunk", canonical_bytes(body)),
-                        now_ms=now_ms,
-                    )
-            devices.append({"device_id": device_id, "first_seq": first["seq"], "last_seq": last["seq"]})
-        told = {key: obj[key] for key in ("kind", "name", "version", "size", "sha256", "chunk_count")}
-        return {"release_seq": obj["release_seq"], **told, "devices": devices, "out": out and str(out)}
+        return obj
 
-    try:
-        told = on_this_store(data, database, work)
-        # The file has its name only once the release is committed: devices would take it from a stick.
-        if out is not None and aside is not None:
-            aside.replace(out)
-    finally:
-        if aside is not None:
-            aside.unlink(missing_ok=True)
-    echo(told, as_json=as_json)
+    with opened_store(data, database) as (store, vault, now_ms):
+        try:
+            with store.writing() as tx:
+                obj = work(tx, vault, now_ms)
+            # The file has its name only once the release is committed: devices would take it from a stick.
+            if out is not None and aside is not None:
+                aside.replace(out)
+        finally:
+            if aside is not None:
+                aside.unlink(missing_ok=True)
+        with live_line() as tell:
+            mailed = [
+                sending.send_all(
+                    store,
+                    vault,
+                    environment,
+                    device_id,
+                    _letters(obj, payload),
+                    now_ms=now_ms,
+                    on_step=partial(_tell_mailed, tell, device_id, obj["chunk_count"] + 1),
+                )
+                for device_id in device_ids
+            ]
+    told = {
+        key: obj[key] for key in ("release_seq", "kind", "name", "version", "size", "sha256", "chunk_count")
+    }
+    echo({**told, "devices": mailed, "out": out and str(out)}, as_json=as_json)
+
+
+def _letters(manifest: "JsonObject", payload: bytes) -> Iterator[tuple[str, bytes]]:
+    """What is mailed of a release: its manifest, then its chunks."""
+    from link1.canonical import canonical_bytes
+    from tools.cloud.pack_release import chunk_bodies
+
+    yield "svc.update.manifest", canonical_bytes(manifest)
+    for body in chunk_bodies(payload, manifest["release_seq"]):
+        yield "svc.update.chunk", canonical_bytes(body)
+
+
+def _tell_mailed(tell: Callable[[str], None], device_id: str, total: int, count: int) -> None:
+    tell(f"{device_id}: record {count} of {total}")
 
 
 def _waves(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ The service fills inboxes by itself with everything else (receipts, revocations,
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from cloud_client.reference_server.contract.bodies import Body, read_model
@@ -19,6 +20,7 @@ from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.devices.registration import key_object
+from cloud_client.reference_server.domain.devices.rollouts import MAIL_STEP
 from cloud_client.reference_server.domain.mail import outbox as mail_outbox
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
@@ -59,7 +61,7 @@ def send(
     """``mail send``: (type, contents of the file) into the inbox of one device."""
     word, content = mail
     kind, obj = _read(word, content)
-    device = _device(tx, environment, device_id)
+    device = mailable_device(tx, environment, device_id)
     if kind is MailKind.CONFIG and not device_config.claim_config_seq(tx, environment, obj["config_seq"]):
         raise OperatorError(
             "this config_seq was given out before: take a higher one (`palmctl cloud config show` prints "
@@ -74,10 +76,33 @@ def send(
     return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
 
 
+def send_all(
+    store: CloudStore,
+    vault: Vault,
+    environment: Environment,
+    device_id: str,
+    letters: Iterator[tuple[str, bytes]],
+    *,
+    now_ms: int,
+    on_step: Callable[[int], None],
+) -> dict[str, Any]:
+    """``send`` of one after another, a few in a transaction; ``on_step`` takes how many were sent so far."""
+    seqs: list[int] = []
+    while some := list(islice(letters, MAIL_STEP)):
+
+        def step(tx: Tx, some: list[tuple[str, bytes]] = some) -> list[int]:
+            return [send(tx, vault, environment, device_id, mail, now_ms=now_ms)["seq"] for mail in some]
+
+        seqs += store.write(step, lock=environment.tenant_id)
+        on_step(len(seqs))
+        time.sleep(PAUSE_S)
+    return {"device_id": device_id, "first_seq": seqs[0], "last_seq": seqs[-1]}
+
+
 def resume(tx: Tx, vault: Vault, environment: Environment, device_id: str, *, now_ms: int) -> dict[str, Any]:
     """``mail resume``: after a restore, what a device mailed before is lost here and deleted there. Its mail
     goes on with the first record that has come since."""
-    device = _device(tx, environment, device_id)
+    device = mailable_device(tx, environment, device_id)
     missing = mail_outbox.skip_missing(tx, vault, environment, device, now_ms)
     if missing is None:
         raise OperatorError("no record of this device waits for one before it: let its mail come in first")
@@ -192,7 +217,8 @@ def _checked(model: type[Body], obj: JsonObject, what: str) -> None:
         raise OperatorError(f"{what} is outside the contract: {places}") from None
 
 
-def _device(tx: Tx, environment: Environment, device_id: str) -> Row:
+def mailable_device(tx: Tx, environment: Environment, device_id: str) -> Row:
+    """A device that can open mail. OperatorError when there is none of that name."""
     try:
         device = row_by_id(tx, environment, device_id)
     except Problem:

@@ -1,6 +1,7 @@
 """What an operator sends: configuration, trust bundles, updates; and retired operations."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
+from models.manifest import shipped_model_dir
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_harness import ORIGIN, Cloud, Partner, Tenant
 from tests.palmctl import printed
@@ -272,6 +274,34 @@ def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
     assert "with --json" in CliRunner().invoke(command, ["mail", "bundle", "--help"]).output
     del where[2:6]
     assert palmctl("factory-ca", "list") == {"data": []}
+
+
+def test_a_release_is_mailed_a_few_records_at_a_time(own_cloud: Cloud) -> None:
+    """Others write in between: software for a few devices in one transaction held them up for minutes."""
+    tenant, names = own_cloud.new_tenant(), ("gate-1", "gate-2")
+    partner, boxes = tenant.partner(), [Mailbox(tenant.device(name)) for name in names]
+    words = ["cloud", "release", "create", "--data", str(own_cloud.data.path), "--tenant", tenant.tenant_id]
+    words += ["--mode", "test", "--kind", "model", "--from", str(shipped_model_dir())]
+    if not isinstance(own_cloud.data.database, Path):
+        words += ["--database", str(own_cloud.data.database)]
+    with ThreadPoolExecutor(1) as pool:
+        command = pool.submit(printed, *words, *(word for name in names for word in ("--device-id", name)))
+        seen = set()
+        while not command.done():
+            seen.add(len(boxes[0].records(partner, limit=200)))
+        made = command.result()
+    records = made["chunk_count"] + 1
+    assert seen - {0, records}, "all of it came at once"
+    assert [(one["device_id"], one["first_seq"], one["last_seq"]) for one in made["devices"]] == [
+        (name, 1, records) for name in names
+    ]
+    for box in boxes:
+        (kind, body), *chunks = box.fetch(partner)
+        assert opened(box, Kind.UPDATE_MANIFEST, body)["release_seq"] == made["release_seq"]
+        assert (kind, [chunk["index"] for _, chunk in chunks]) == (
+            "svc.update.manifest",
+            [*range(records - 1)],
+        )
 
 
 def test_certificates_of_signers_do_not_run_out(own_cloud: Cloud) -> None:
