@@ -144,7 +144,9 @@ class DataDirectory:
         would find no person again, or be a root that no device pins."""
         secrets = self.path / "secrets"
         try:
-            return Vault.open(secrets) if tx.exists("SELECT 1 FROM signers") else Vault.make(secrets)
+            if tx.exists("SELECT 1 FROM signers"):
+                return Vault.open(secrets, key_in_force(tx))
+            return Vault.make(secrets)
         except OSError as error:
             raise self._unusable(error) from error
 

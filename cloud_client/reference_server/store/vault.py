@@ -128,20 +128,29 @@ class Vault:
 
     @classmethod
     def make(cls, directory: Path) -> "Vault":
-        """The keys of a new store: each file that is not there is made. OperatorError as ``open``."""
+        """The keys of a new store: each file that is not there is made. OperatorError as ``open``, and where
+        the keys are those of another store, which has rotated them."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in _ORIGINS:
+        first = key_file(directory, FIRST_KEY)
+        if any(directory.glob("kms-*")) and not first.exists():
+            raise OperatorError(
+                f"{directory} has the keys of a database that was in use, and this database is empty: "
+                "name that one, or restore it; to start from nothing, move the folder away"
+            )
+        for name in (*_ORIGINS, first.name):
             load_or_make(directory / name, new_key)
-        if not any(directory.glob("kms-*")):
-            load_or_make(key_file(directory, FIRST_KEY), new_key)
-        return cls.open(directory)
+        return cls.open(directory, FIRST_KEY)
 
     @classmethod
-    def open(cls, directory: Path) -> "Vault":
-        """Load the keys of a store that is in use. OperatorError when a file is unusable or missing."""
+    def open(cls, directory: Path, key_id: str) -> "Vault":
+        """Load the keys of a store that is in use, which wraps under ``key_id``.
+
+        OperatorError when a file is unusable or missing.
+        """
         root, server = (_checked(directory / name, _present(directory / name)) for name in _ORIGINS)
-        if not any(directory.glob("kms*")):
-            raise _missing(key_file(directory, FIRST_KEY))
+        if not any(key_file(directory, key_id, in_token=token).exists() for token in (False, True)):
+            file = key_file(directory, key_id)
+            raise _missing(file if key_id == FIRST_KEY else f"{file} or .uri")
         return cls(SigningKey.from_seed(root), KeyRing(directory), server)
 
     def marks(self) -> dict[str, str]:
@@ -240,9 +249,9 @@ def _present(path: Path) -> bytes:
         raise _unreadable(path, error) from error
 
 
-def _missing(path: Path) -> OperatorError:
+def _missing(file: Path | str) -> OperatorError:
     return OperatorError(
-        f"{path} is missing, and the database is in use with that key: restore it from the backup, "
+        f"{file} is missing, and the database is in use with that key: restore it from the backup, "
         "or copy secrets/ from the first server's data directory"
     )
 

@@ -201,6 +201,31 @@ def test_a_lost_key_file_is_not_replaced(tmp_path: Path, name: str) -> None:
     assert CliRunner().invoke(command, words).stdout == root
 
 
+def test_a_lost_key_is_named_after_a_rotation_as_well(tmp_path: Path) -> None:
+    words = ["--data", str(tmp_path), "--json"]
+    key_id = json.loads(CliRunner().invoke(command, ["secret", "rotate", *words]).stdout)["key_id"]
+    lost, first = (tmp_path / "secrets" / name for name in (f"kms-{key_id}.key", "kms.key"))
+    key = lost.read_bytes()
+    lost.unlink()
+    # The key before is not the one that is missing, whether a copy of it is there or not.
+    for there in (False, True):
+        if there:
+            first.write_bytes(key)
+        refused = CliRunner().invoke(command, ["root", "show", *words])
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert f"{lost} or .uri is missing" in refused.stderr
+    first.unlink()
+    lost.write_bytes(key)
+    assert CliRunner().invoke(command, ["root", "show", *words]).exit_code == 0
+    # The database is lost, and its keys are there.
+    for path in tmp_path.glob("cloud.db*"):
+        path.unlink()
+    refused = CliRunner().invoke(command, ["root", "show", *words])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "this database is empty" in refused.stderr
+    assert not first.exists()
+
+
 @pytest.mark.parametrize("name", ["server.key", "root.key"])
 def test_the_key_of_another_store_is_refused(tmp_path: Path, name: str) -> None:
     words = ["root", "show", "--data", str(tmp_path), "--json"]

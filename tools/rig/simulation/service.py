@@ -33,7 +33,7 @@ from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import WHOLE, Change, CloudStore, Tx
 from cloud_client.reference_server.store.engines import connect_store
 from cloud_client.reference_server.store.health import StoreHealth
-from cloud_client.reference_server.store.vault import Vault
+from cloud_client.reference_server.store.vault import FIRST_KEY, Vault
 from cloud_client.reference_server.web.api.app import Api
 from cloud_client.reference_server.web.api.changes import followed
 from cloud_client.reference_server.web.api.operation import Operation
@@ -163,7 +163,7 @@ class RunningService:
 
     def __init__(self, folder: Path, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
         self.now_ms = now_ms
-        self.vault = Vault.open(folder / "secrets")
+        self.vault = Vault.open(folder / "secrets", FIRST_KEY)
         self.store = InlineStore(connect_store(folder / "cloud.db"))
         service = Service(self.vault, now_ms, PalmIndex(), Waiters(), StoreHealth())
         self.api = Api(service, self.store, LocalLimiter(monotonic_s))
