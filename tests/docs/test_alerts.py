@@ -68,6 +68,18 @@ def test_every_rule_is_about_something_that_is_served(tmp_path: Path) -> None:
             )
 
 
+def test_a_gate_that_reports_that_it_recognises_no_one_pages(tmp_path: Path) -> None:
+    """Whatever its word is: the reports come, so no rule about silence fires."""
+    (gauge,) = (
+        family
+        for family in text_string_to_metric_families(served(tmp_path))
+        if family.name == "palm_fleet_devices"
+    )
+    others = {sample.labels["state"] for sample in gauge.samples} - {"serving"}
+    pages = [rule["expr"] for rule in RULES if rule["labels"]["severity"] == "page"]
+    assert {state for state in others if f'max(palm_fleet_devices{{state="{state}"}}) > 0' in pages} == others
+
+
 def test_both_sides_of_an_and_have_the_same_labels() -> None:
     """Else Prometheus finds no pair, and the rule never fires: each side is one figure without labels."""
     both = [rule["expr"] for rule in RULES if " and " in " ".join(rule["expr"].split())]
