@@ -148,7 +148,7 @@ def set_config(
     Cut off before its end, it is in force for all of them, and those that live on mail alone may lack it:
     given once more it goes to all again.
     """
-    config = store.write(lambda tx: _changed(tx, environment, changes))
+    config = store.write(lambda tx: _changed(tx, environment, changes, now_ms))
     last: str | None = ""
 
     def step(tx: Tx) -> str | None:
@@ -159,7 +159,7 @@ def set_config(
     return config
 
 
-def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     if not changes:
         raise OperatorError("nothing to change: give at least one of the options")
     check_environment(tx, environment)
@@ -167,7 +167,7 @@ def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> di
         raise OperatorError(
             "other thresholds need another --thr-id: every verdict names by it what it was judged by"
         )
-    config = device_config.change_config(tx, environment, changes)
+    config = device_config.change_config(tx, environment, changes, now_ms)
     _checked(ConfigObject, config, "the configuration")
     return config
 

@@ -327,7 +327,7 @@ async def prepare(folder: Path, premises: Premises = DRAWN) -> Prepared:
     def settings(tx: Tx, _vault: Vault, now: int) -> tuple[str, str]:
         for key in (DBD_KEYS[0], DBD_KEY):  # so the span of the key in use begins now
             operator.add_dbd(tx, environment, DBD_ID, key.public.b64, now)
-        device_config.change_config(tx, environment, dict(premises.settings))
+        device_config.change_config(tx, environment, dict(premises.settings), now)
         made = operator.create_key(tx, environment, [scope.value for scope in Scope], now)
         return made["api_key"], operator.create_token(tx, environment, DEVICE_ID, 3600, now)["token"]
 

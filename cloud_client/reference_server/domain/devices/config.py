@@ -44,15 +44,20 @@ def current_config(tx: Tx, environment: Environment) -> JsonObject:
     return FIRST_CONFIG if row is None else json.loads(row["config"])
 
 
-def change_config(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> JsonObject:
-    """The config_obj with ``changes`` (members, and members of ``thresholds``), under the next config_seq."""
+def change_config(tx: Tx, environment: Environment, changes: Mapping[str, Any], now_ms: int) -> JsonObject:
+    """The config_obj with ``changes`` (members, and members of ``thresholds``), under a higher config_seq.
+
+    It is the seconds of now: after a restore devices may follow a configuration that is lost here, and take
+    none that is not above it.
+    """
     row = _config_row(tx, environment)
     last_seq = FIRST_CONFIG["config_seq"] if row is None else row["last_seq"]
     config = current_config(tx, environment)
     thresholds = {name: changes.get(name, value) for name, value in config["thresholds"].items()}
     others = {name: changes[name] for name in changes if name not in thresholds}
-    config = {**config, **others, "thresholds": thresholds, "config_seq": last_seq + 1}
-    _store_config(tx, environment, config, last_seq + 1)
+    config_seq = max(last_seq + 1, now_ms // 1000)
+    config = {**config, **others, "thresholds": thresholds, "config_seq": config_seq}
+    _store_config(tx, environment, config, config_seq)
     return config
 
 
