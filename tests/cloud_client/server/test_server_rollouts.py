@@ -572,6 +572,20 @@ def test_what_is_taken_back_is_found_in_its_order(tenant: Tenant) -> None:
     assert not any("TEMP B-TREE" in line or line.startswith("SCAN") for line in lines)
 
 
+def test_no_rollout_begins_below_a_release_that_was_offered(tenant: Tenant) -> None:
+    """A device that took the newer one takes none below it, and the wave would never open."""
+    device, old, new = tenant.device(), Rolled(tenant), Rolled(tenant)
+    new.start()
+    new.say(device, "running")
+    new.halt()
+    with pytest.raises(OperatorError, match=f"release {new.release_seq} was rolled out already"):
+        old.start()
+    again = Rolled(tenant)
+    Rolled(tenant, "model").start()  # each kind counts by itself
+    again.start()
+    assert again.release_seq in offer_of(device)
+
+
 def test_release_seqs_rise(tenant: Tenant) -> None:
     rolled = Rolled(tenant)
     cloud, environment = tenant.cloud, rolled.environment

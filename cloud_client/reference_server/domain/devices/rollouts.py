@@ -74,6 +74,12 @@ def start(tx: Tx, environment: Environment, release_seq: int, plan: RolloutPlan,
     if _find(tx, environment, release_seq) is not None:
         raise OperatorError("a release is rolled out once: make another one of the same contents")
     _check_alone(tx, environment, release["kind"], release_seq)
+    for other in _rollouts(tx, environment, "halted", "done"):
+        if other["kind"] == release["kind"] and other["release_seq"] > release_seq:
+            raise OperatorError(
+                f"release {other['release_seq']} was rolled out already, and a device that took it takes "
+                f"none below it: make another release of the contents of {release_seq}"
+            )
     tx.run(
         """INSERT INTO rollouts (tenant_id, livemode, release_seq, state, waves, wave, started_ms, opened_ms,
                                  looked_ms, soak_s, silence_s, mail_after_s)
