@@ -157,6 +157,32 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     assert load_manifest(tmp_path / "slot").model_id == "palm-next"
 
 
+@pytest.mark.parametrize(
+    ("version", "words", "says"),
+    [
+        (b"1.2.3", ("--min-app-version", "0.2.0-1"), "expected numbers with dots"),
+        (b"1.2.3", ("--version", "1.2.4"), "this is palm-access-device 1.2.3"),
+        (b"1.2.3", ("--name", "palm-next"), "leave out --name"),
+        (b"\xff", (), "/version"),
+    ],
+)
+def test_software_that_every_device_would_refuse_is_not_released(
+    tmp_path: Path, version: bytes, words: tuple[str, ...], says: str
+) -> None:
+    data, app = ("--data", str(tmp_path / "cloud")), tmp_path / "app"
+    (app / "bin").mkdir(parents=True)
+    (app / "VERSION").write_bytes(version)
+    (app / "bin" / "palmd").write_text("")
+    place = ("--tenant", printed("cloud", "tenant", "create", "Metro", *data)["tenant_id"], "--mode", "test")
+    command = ["cloud", "release", "create", *place, *data, "--kind", "app", "--from", str(app)]
+    refused = CliRunner().invoke(main, [*command, *words])
+    assert (refused.exit_code in (1, 2), refused.stdout) == (True, ""), refused.output
+    assert says in refused.stderr
+    (app / "VERSION").write_text("1.2.3\n")
+    same = ("--name", "palm-access-device", "--version", "1.2.3", "--min-app-version", "0.1")
+    assert CliRunner().invoke(main, [*command, *same]).exit_code == 0
+
+
 def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None:
     republish(shipped_model_dir(), "palm-next", tmp_path / "model")
     data, folder = ("--data", str(tmp_path / "cloud")), tmp_path / "stick"

@@ -34,6 +34,16 @@ def release() -> None:
     """Software and models for devices: make a release, and roll it out in waves."""
 
 
+def _version_numbers(_: click.Context, __: click.Parameter, text: str) -> str:
+    from device.updates.manifest import version_numbers
+
+    if version_numbers(text) is None:
+        raise click.BadParameter(
+            "expected numbers with dots between them, like 0.2.0, as devices compare them"
+        )
+    return text
+
+
 @release.command("create")
 @click.option("--kind", type=click.Choice(["app", "model"]), required=True)
 @click.option(
@@ -45,7 +55,7 @@ def release() -> None:
 )
 @click.option("--name", metavar="N", help="[default: palm-access-device, or the model's id]")
 @click.option("--version", "version_", metavar="V", help="[default: what the software says of itself]")
-@click.option("--min-app-version", default="0.0.1", show_default=True, metavar="V")
+@click.option("--min-app-version", callback=_version_numbers, default="0.0.1", show_default=True, metavar="V")
 @click.option(
     "--release-seq",
     type=click.IntRange(1, _MAX_SEQ),
@@ -96,7 +106,12 @@ def release_create(
     with live_line() as tell:
         tell(f"packing {folder} …")
         payload, own_name, own_version = _packed(kind, folder)
-
+    own = {"name": name or own_name, "version": version_ or own_version}
+    if kind == "app" and own != {"name": own_name, "version": own_version}:
+        raise click.UsageError(
+            f"this is {own_name} {own_version}, and devices refuse a software that is given another name or "
+            "version: leave out --name and --version"
+        )
     environment = environment_of(tenant, mode)
 
     def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
@@ -106,8 +121,8 @@ def release_create(
         obj = manifest_obj(
             payload,
             kind=ReleaseKind(kind),
-            name=name or own_name,
-            version=version_ or own_version,
+            name=own["name"],
+            version=own["version"],
             min_app_version=min_app_version,
             release_seq=releases.next_seq(tx, environment, release_seq, now_ms),
         )
@@ -289,6 +304,10 @@ def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:
 
     if kind == "app":
         payload = pack_app(folder)
-        return payload, APP_PACKAGE, (folder / "VERSION").read_text(encoding="ascii").strip()
+        return (
+            payload,
+            APP_PACKAGE,
+            (folder / "VERSION").read_text(encoding="ascii", errors="replace").strip(),
+        )
     model_id = load_manifest(folder).model_id
     return pack_model(folder), model_id, model_id
