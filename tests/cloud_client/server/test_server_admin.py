@@ -29,6 +29,7 @@ from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S,
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
+from tests.cloud_client.server.rollout_harness import report
 from tests.cloud_client.server.server_database import ENGINE
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
 from tests.cloud_client.server.server_process import Running
@@ -355,6 +356,23 @@ def test_a_device_that_has_stopped_needs_a_look(own_cloud: Cloud) -> None:
     assert "None: every active device is in touch" not in overview
     assert "0<small> of 1</small></span> <span>devices in touch and in step" in overview
     assert "recognizes no one" in overview
+
+
+def test_a_device_that_reports_that_it_serves_no_one_needs_a_look(desk: Desk, tenant: Tenant) -> None:
+    """In touch and in step as it is: on the page of a large fleet it was one of hundreds."""
+    devices = [tenant.device(f"gate-{number}") for number in range(3)]
+    for device in devices:
+        device.get("/v1/gallery/deltas?epoch=1&after_seq=0")
+    desk.sign_in(tenant.partner().api_key)
+    assert "None: every active device is in touch" in desk.page("/operator")
+    devices[1].post("/v1/devices/self/report", report(serving=False), 204)
+    overview, listed = desk.page("/operator"), desk.page("/operator/devices")
+    looked_at = overview.partition("Devices that need a look")[2].partition("Latest verdicts")[0]
+    assert re.findall(r">(gate-\d)<", looked_at) == ["gate-1"]
+    assert "degraded" in looked_at and "recognizes no one" in looked_at
+    assert re.findall(r'class="name"[^>]*>(gate-\d)<', listed) == ["gate-1", "gate-0", "gate-2"]
+    devices[1].post("/v1/devices/self/report", report(uptime_s=61), 204)
+    assert "None: every active device is in touch" in desk.page("/operator")
 
 
 def test_pages_follow_one_another(desk: Desk, tenant: Tenant, partner: Partner) -> None:

@@ -103,8 +103,9 @@ def tenant_name(tx: Tx, environment: Environment) -> str:
 
 
 _DEVICES = """FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
+              LEFT JOIN device_reports h ON h.tenant_id = d.tenant_id AND h.device_id = d.device_id
               WHERE d.tenant_id = :tenant_id AND d.livemode = :livemode"""
-_UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
+_UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms OR h.stopped_ms IS NOT NULL
                OR d.kind = 'access' AND (d.acked_epoch <> s.epoch OR d.acked_seq < s.seq
                                          OR d.synced_ms < :stopped_ms))"""
 
@@ -112,10 +113,13 @@ _UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
 def devices(
     tx: Tx, environment: Environment, now_ms: int, number: int = 1, *, unwell: bool = False
 ) -> TablePage:
-    """Devices: active ones first, the furthest behind in front; ``unwell``: only devices that need a look."""
+    """Devices: active ones first, of them those that report that they serve no one, then the furthest behind;
+    ``unwell``: only devices that need a look."""
     rows = tx.all(
-        f"""SELECT d.*, s.epoch AS stream_epoch, s.seq AS stream_seq {_DEVICES}{_UNWELL if unwell else ""}
+        f"""SELECT d.*, s.epoch AS stream_epoch, s.seq AS stream_seq, h.stopped_ms
+            {_DEVICES}{_UNWELL if unwell else ""}
             ORDER BY CASE d.status WHEN 'active' THEN 0 WHEN 'revoked' THEN 1 ELSE 2 END,
+                     CASE WHEN h.stopped_ms IS NULL THEN 1 ELSE 0 END,
                      CASE WHEN d.kind <> 'access' THEN 0 WHEN d.acked_epoch = s.epoch THEN s.seq - d.acked_seq
                           ELSE s.seq + 1 END DESC,
                      d.last_seen_ms, d.device_id
@@ -170,16 +174,17 @@ def _device_line(row: Row, now_ms: int, offline_ms: int) -> DeviceLine:
 
 def _device_state(row: Row, lag: int | None, now_ms: int) -> tuple[str, str, str]:
     """(tone, state, what it means where that is not plain)."""
-    if row["status"] == DeviceStatusWord.WIPED:
-        return "quiet", "wiped", ""
-    if row["status"] == DeviceStatusWord.REVOKED:
-        return "warn", "revoked", "wipe not yet acknowledged"
+    if row["status"] != DeviceStatusWord.ACTIVE:
+        wiped = row["status"] == DeviceStatusWord.WIPED
+        return ("quiet", "wiped", "") if wiped else ("warn", "revoked", "wipe not yet acknowledged")
     if row["kind"] == "access" and row["synced_ms"] is None:
         return "warn", "new", "has no gallery yet"
     if row["kind"] == "access" and now_ms - row["synced_ms"] > GALLERY_TTL_MS:
         return "bad", "stopped", "recognizes no one"
     if now_ms - row["last_seen_ms"] > OUT_OF_TOUCH_MS:
         return "warn", "out of touch", ""
+    if row["stopped_ms"] is not None:
+        return "bad", "degraded", "recognizes no one"
     return ("good", "in touch", "") if lag == 0 else ("warn", "catching up", "")
 
 
