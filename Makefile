@@ -31,7 +31,7 @@ lint: $(VENV)/ready ## style, types, and the walls between the packages
 unit: $(VENV)/ready ## the tests alone
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
 
-test-long: $(VENV)/ready ## what takes over half a minute each: both demos, whole key rotations, an old card, software on trial
+test-long: $(VENV)/ready ## what takes long or tests our own tools: both demos, whole key rotations, software on trial, benches, broken devices
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
 
 test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)

@@ -62,6 +62,7 @@ def field(package: Path, name: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_the_same_sources_give_the_same_bytes(package: Path, tmp_path: Path) -> None:
     assert build(order(tmp_path / "again")).read_bytes() == package.read_bytes()
 

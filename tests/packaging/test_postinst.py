@@ -112,9 +112,9 @@ class Board:
     ("before", "version", "then", "kept"),
     [
         pytest.param(("1", "2"), "3", "3", {"2", "3"}, id="upgrade"),
-        pytest.param(("1", "2"), "2", "2", {"1", "2"}, id="again"),
-        pytest.param(("1", "2"), "1", "1", {"1", "2"}, id="back"),
-        pytest.param(("1", "2"), "2", "3", {"2", "3"}, id="again, then an upgrade"),
+        pytest.param(("1", "2"), "2", "2", {"1", "2"}, id="again", marks=pytest.mark.long),
+        pytest.param(("1", "2"), "1", "1", {"1", "2"}, id="back", marks=pytest.mark.long),
+        pytest.param(("1", "2"), "2", "3", {"2", "3"}, id="again, then an upgrade", marks=pytest.mark.long),
         pytest.param((), "1", "1", {"1"}, id="first"),
     ],
 )

@@ -63,6 +63,7 @@ def test_no_damaged_byte_replaces_what_was_promised(life: tuple[list[Change], Pa
 
 
 @recorded
+@pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_device_that_breaks_its_promises_is_caught(tmp_path: Path, broken: str) -> None:
     changes = record_life(tmp_path, broken=broken, rounds=2)
@@ -71,6 +72,7 @@ def test_a_device_that_breaks_its_promises_is_caught(tmp_path: Path, broken: str
 
 
 @recorded
+@pytest.mark.long
 def test_a_witness_that_is_not_synced_is_caught_where_the_log_is_damaged(tmp_path: Path) -> None:
     changes = record_life(tmp_path, broken=BROKEN_WITH_DAMAGE, rounds=2)
     found = flip(changes, tmp_path / "state", cuts=4, most=12)

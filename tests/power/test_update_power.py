@@ -41,6 +41,7 @@ def is_file(path: Path) -> bool:
     return path.is_symlink() or not path.is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN)
 def test_an_installer_that_breaks_its_promise_is_caught(tmp_path: Path, broken: str) -> None:
     made = record_installation(tmp_path, "serves", broken)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tests.cloud_client.server.server_database import cluster
@@ -12,6 +13,7 @@ from tools.rig.bench.cloud_scale import ScaleBench, run_scale_bench, summary
 from tools.rig.bench.cloud_strangers import ATTACKS
 
 
+@pytest.mark.long
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     words = ["--requests", "150", "--batches", "1", "--devices", "12", "--templates", "250"]
     out = tmp_path / "figures" / "cloud.json"
@@ -29,6 +31,7 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert (figures["snapshot"]["templates"], figures["snapshot"]["pages"]) == (250, 2)
 
 
+@pytest.mark.long
 def test_strangers_in_every_situation() -> None:
     words = ["--seconds", "0.3", "--connections", "40", "--devices", "5"]
     done = CliRunner().invoke(bench, ["strangers", *words, "--json"])
@@ -42,6 +45,7 @@ def test_strangers_in_every_situation() -> None:
     assert figures["devices waiting"]["answered"] == 5
 
 
+@pytest.mark.long
 def test_the_situations_of_a_large_store_are_measured(tmp_path: Path) -> None:
     size = ScaleBench(verdicts=500, people=210, devices=10, erasures=2, expired=150, seconds=0.5)
     figures = run_scale_bench(tmp_path, size, lambda _line: None)
@@ -54,6 +58,7 @@ def test_the_situations_of_a_large_store_are_measured(tmp_path: Path) -> None:
     assert "1000 ms" in "".join(summary(figures))
 
 
+@pytest.mark.long
 def test_several_processes_are_measured(tmp_path: Path) -> None:
     figures = run_processes_bench(tmp_path, cluster().new_database(), requests=8, rounds=1)
     for operation in ("get_subject", "create_subject"):

@@ -9,6 +9,7 @@ from tools.palmctl.commands.bench import bench
 from tools.rig.bench import link_faults
 
 
+@pytest.mark.long
 def test_figures_of_the_cable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_faults, "PASSAGES", 10)
     done = CliRunner().invoke(bench, ["link", "--requests", "20", "--json"], catch_exceptions=False)

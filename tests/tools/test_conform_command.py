@@ -52,6 +52,7 @@ def judged(
             process.kill()
 
 
+@pytest.mark.long
 def test_our_own_simulator_passes_on_a_cable(tmp_path: Path) -> None:
     """As the developer of a validator runs it: two commands on a virtual pair."""
     dbd_key = tmp_path / "dbd.key"

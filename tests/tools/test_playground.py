@@ -206,7 +206,7 @@ class Player:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_every_button_but_the_clocks(tab: Tab, tmp_path: Path) -> None:
     with page() as url:

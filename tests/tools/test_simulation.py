@@ -51,6 +51,7 @@ def test_planted_faults_are_found() -> None:
     assert max(acts) < MOST_ACTS
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     program = """
 import sys

@@ -90,6 +90,7 @@ def test_a_report_comes_at_once_and_again_after_a_change(server: Server, tmp_pat
         assert again["uptime_s"] - first["uptime_s"] < 50, "it did not wait for its minute"
 
 
+@pytest.mark.long
 def test_a_model_is_taken_through_cuts_and_runs_and_the_rollout_is_done(
     server: Server, tmp_path: Path
 ) -> None:
