@@ -171,7 +171,8 @@ path = Parser("a path as a string", _path)
 socket_folder = Parser("a path as a string, short enough for UNIX sockets", _socket_folder)
 boolean = Parser("true or false", _boolean)
 camera_source = _of_form(
-    '"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder', r"/dev/.*|v4l2:.+|file:.+"
+    '"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder',
+    r"/dev/.*|v4l2:by-(id|path)/(?!\.\.?$)[^/]+|file:.+",
 )
 port = _of_form(
     'the path of a serial port or "usb:VID:PID[:SERIAL]" with 4 hexadecimal digits each',

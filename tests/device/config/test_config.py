@@ -105,6 +105,17 @@ def test_any_printable_path_survives_writing(tmp_path: Path, name: str) -> None:
     assert load_config(tmp_path / "other.toml") == changed
 
 
+@pytest.mark.parametrize("source", ["v4l2:video0", "v4l2:by-id/", "v4l2:by-id/..", "v4l2:by-path/../sda"])
+def test_a_camera_that_no_program_could_look_for_is_refused(tmp_path: Path, source: str) -> None:
+    (problem,) = problems(tmp_path, SMALLEST.replace("file:frames", source))
+    assert '[camera] source: expected "/dev/video0", "v4l2:by-id/…" or' in problem
+
+
+def test_a_camera_by_its_lasting_name_is_taken(tmp_path: Path) -> None:
+    for source in ("v4l2:by-id/usb-Maker_Camera-video-index0", "v4l2:by-path/platform-xhci.0-usb-0:1:1.0"):
+        assert load(tmp_path, SMALLEST.replace("file:frames", source)).camera.source == source
+
+
 def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
