@@ -1,6 +1,7 @@
 """What readers of the gallery see, and how it is made from the disk: at a start, and at a switch."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,8 +81,9 @@ def peek(folder: Path, data_key: bytes) -> tuple[int, str | None, HeldTime] | No
 
     Must not be called while a Gallery has the store open. Raises StoreError.
     """
-    if not (folder / FILE_NAME).exists():
-        return None
+    with suppress(OSError):  # a folder that may not be looked into: opening the store says why
+        if not (folder / FILE_NAME).exists():
+            return None
     store = Store(folder, Sealer(data_key))
     try:
         with store.guarded():

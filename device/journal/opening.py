@@ -101,6 +101,9 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
                 f"{path} is on a read-only file system; see `dmesg` for the reason (a worn-out card causes "
                 "this), remount it or replace the card, and start palmd again"
             ) from error
+        for needed in (path.parent, path, _beside(path, "-wal")):
+            if needed.exists() and not os.access(needed, os.W_OK):
+                raise JournalError(f"{needed} cannot be written; check its owner and mode") from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
     except (sqlite3.DatabaseError, UnicodeDecodeError, SealBroken, FormatError) as error:
         # UnicodeDecodeError: SQLite quotes damaged bytes
