@@ -52,7 +52,11 @@ def gallery(case: Case) -> Finding:
     network = "check palm-syncd and the network: palmctl logs --unit palm-syncd"
     todo = network if config.cloud else "check that the validator carries mail: palmctl status, line mail"
     if not gallery.fresh:
-        return fail(f"{detail}, not fresh ({gallery.reason}): no one is recognised", todo)
+        opened = gallery.reason != "absent"  # what could not be opened is in the health
+        return fail(
+            f"{detail}, not fresh ({gallery.reason}): no one is recognised",
+            todo if opened else "palmctl status",
+        )
     left_h = gallery.left_s / 3600
     if gallery.left_s < _SOON_S:
         return warn(f"{detail}, fresh for {left_h:.1f} h more only", todo)

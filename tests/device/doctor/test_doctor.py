@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -450,3 +451,14 @@ def test_only_what_stops_recognition_is_named_as_the_reason(tmp_path: Path) -> N
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["result"] == "fail" and "CAMERA_FAULT" in finding["detail"], finding
     assert "KEY_UNATTESTED" not in finding["detail"] and "LINK_DOWN" not in finding["detail"]
+
+
+def test_a_gallery_that_could_not_be_opened_is_not_blamed_on_the_network(device: Device) -> None:
+    shutil.rmtree(device.config.gallery_dir)
+    device.config.gallery_dir.touch()
+    with device.running():
+        done = CliRunner().invoke(
+            main, ["doctor", "gallery", "--json", "--config", str(device.board.config_path)]
+        )
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["result"], finding["todo"]) == ("fail", "palmctl status"), finding
