@@ -28,6 +28,25 @@ def test_scripts_are_sound(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("folder", ["keys", "credentials"])
+def test_removing_the_package_says_that_the_device_stays(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "state" / folder).mkdir(parents=True)
+    script = (DEBIAN / "postrm").read_text()
+    for place, name in (("/opt/palm-access", "opt"), ("/var/lib/palm-access", "state"), ("/run/", "run/")):
+        assert place in script
+        script = script.replace(place, f"{tmp_path}/{name}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/rm").symlink_to("/bin/rm")  # and none of what would change the system
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "postrm", "remove"],
+        env={"PATH": f"{tmp_path}/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"stay in {tmp_path}/state" in done.stdout
+
+
 def test_the_units_name_what_the_package_installs() -> None:
     for name in SYSTEM_FILES:
         assert (SOURCE / "systemd" / name).exists()
