@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import tarfile
+import time
 import uuid
 from pathlib import Path
 
@@ -125,6 +126,15 @@ def test_it_is_private_and_never_written_over(device: Path, tmp_path: Path) -> N
     assert again.exit_code == 1 and "choose another name" in again.stderr
     assert file.read_bytes() == before
     assert not list(tmp_path.glob(".support-bundle-*"))
+
+
+def test_a_clock_in_the_next_century_is_no_obstacle(
+    device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 2.0**32)
+    assert bundle(device, tmp_path / "bundle.tar.gz").exit_code == 0
+    with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
+        assert {entry.mtime for entry in archive.getmembers()} == {2**32}
 
 
 @pytest.mark.parametrize("name", ["bundle.zip", "nowhere/bundle.tar.gz"])

@@ -15,6 +15,7 @@ No file of the state directory is opened for it. Every text goes through `tools.
 """
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -88,7 +89,9 @@ def write_bundle(path: Path, files: Mapping[str, str]) -> None:
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".support-bundle-")  # 0600
     try:
         with naming(path), os.fdopen(descriptor, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            # Without a time of its own: gzip has 32 bits for it, and a clock may be wrong.
+            packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+            with packed, tarfile.open(fileobj=packed, mode="w") as archive:
                 for name, text in files.items():
                     data = text.encode("utf-8")
                     entry = tarfile.TarInfo(f"{prefix}/{name}")
