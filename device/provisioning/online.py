@@ -348,6 +348,12 @@ def own_keys(config: DeviceConfig) -> tuple[KeyStore, bool]:
             "which removes the remaining files"
         )
     keys_made = not KeyStore.exists(config.keys_dir)
+    left = next((path for path in (config.trust_path, config.journal_path) if path.exists()), None)
+    if keys_made and left is not None:  # it would not open with other keys
+        raise ProvisioningError(
+            f"{left} is of a device whose keys are gone; restore them, or run `palmctl factory-reset`, have "
+            "the device revoked, then provision it with a new token"
+        )
     return KeyStore.create(config.keys_dir) if keys_made else open_stored(config.keys_dir), keys_made
 
 

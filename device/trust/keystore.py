@@ -118,6 +118,11 @@ def read_key(folder: Path, purpose: KeyPurpose) -> bytes:
                 f"no {purpose} key at {path}: this device's keys are encrypted credentials, and this program "
                 "was started without them; start it as its systemd service"
             ) from None
+        if KeyStore.exists(folder):
+            raise KeyStoreError(
+                f"no {purpose} key at {path}, where others are; restore it, or run `palmctl factory-reset`, "
+                "have the device revoked, then provision it with a new token"
+            ) from None
         raise KeysAbsent(
             f"no {purpose} key at {path}; `palmctl provision` makes the keys of a new device"
         ) from None

@@ -110,6 +110,20 @@ def test_a_lost_journal_of_a_registered_device_is_not_papered_over(
     assert not (tmp_path / "state" / "journal.db").exists()
 
 
+@pytest.mark.parametrize("also_lost", ["nothing", "trust.json", "journal.db"])
+def test_no_new_keys_are_put_next_to_what_only_the_lost_ones_open(
+    tmp_path: Path, registrar: Registrar, also_lost: str
+) -> None:
+    """Registered under new keys, the device would never start: its journal is of the old ones."""
+    carry_out(tmp_path)
+    shutil.rmtree(tmp_path / "state" / "keys")
+    (tmp_path / "state" / also_lost).unlink(missing_ok=True)
+    asked = len(registrar.bodies)
+    with pytest.raises(ProvisioningError, match="of a device whose keys are gone; restore them, or run"):
+        carry_out(tmp_path)
+    assert not (tmp_path / "state" / "keys").exists() and len(registrar.bodies) == asked
+
+
 def test_a_flaky_service_is_asked_again_with_the_same_key_and_body(
     tmp_path: Path, registrar: Registrar
 ) -> None:

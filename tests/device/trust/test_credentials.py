@@ -164,6 +164,14 @@ def test_absent_keys_are_no_damage(tmp_path: Path) -> None:
         KeyStore.open(tmp_path / "keys")
 
 
+def test_one_key_that_is_missing_is_damage_and_no_new_device(tmp_path: Path) -> None:
+    KeyStore.create(tmp_path / "keys")
+    (tmp_path / "keys" / "http.key").unlink()
+    with pytest.raises(KeyStoreError, match=r"no http key at .*, where others are; restore it") as raised:
+        KeyStore.open(tmp_path / "keys")
+    assert not isinstance(raised.value, KeysAbsent)
+
+
 def test_a_missing_tool_says_what_is_needed() -> None:
     with pytest.raises(KeyStoreError, match="systemd 250"):
         run_tool(["no-such-program-here"], b"")
