@@ -134,7 +134,8 @@ def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, 
         except OSError:
             continue  # gone meanwhile: a database in use creates and removes files next to it
         if found.st_uid != owner:
-            yield path, f"belongs to {_name(found.st_uid)}", f"chown -R {_name(owner)}: {state_dir}"
+            put_right = f"chown -R {_chown_word(owner)} {state_dir}"
+            yield path, f"belongs to {_name(found.st_uid)}", put_right
         mode = stat.S_IMODE(found.st_mode)
         private = any(path.is_relative_to(folder) for folder in secret)
         if private and mode & 0o077:
@@ -156,3 +157,11 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
+
+
+def _chown_word(uid: int) -> str:
+    """The user and its group as chown(1) takes them; a user without a name has no group there."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name}:"
+    except KeyError:
+        return str(uid)

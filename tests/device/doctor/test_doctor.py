@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -185,6 +186,16 @@ def test_ownership_names_what_others_could_read(device: Device, case: Case) -> N
     key.chmod(0o644)
     found = ownership(case)
     assert found.result is CheckResult.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+def test_an_owner_without_a_name_is_put_right_by_the_command_that_is_shown(case: Case) -> None:
+    state_dir, number = case.settings.device.state_dir, 54_321
+    os.chown(state_dir, number, -1)
+    finding = ownership(case)
+    assert finding.result is CheckResult.FAIL and finding.todo == f"chown -R {number} {state_dir}"
+    subprocess.run(finding.todo.split(), check=True)
+    assert ownership(case).result is CheckResult.OK
 
 
 def test_a_device_provisioned_by_half(device: Device, case: Case) -> None:
