@@ -8,7 +8,6 @@ creates, and every problem is raised as a JournalError that says what to do.
 import os
 import secrets
 import sqlite3
-import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from device.journal.reserve import Reserve
 from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
 from link1.errors import FormatError
-from link1.plain_file import sync_folder
+from link1.plain_file import open_plain_file, sync_folder
 
 _WAY_OUT = (
     "restore the file from this device's own storage, or register the device again with new keys "
@@ -113,17 +112,15 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
 
 def _check_file(path: Path) -> None:
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
+        with open_plain_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
             magic = file.read(len(_MAGIC))
     except FileNotFoundError:
         raise JournalError(f"{path} is missing although this device has keys; {_WAY_OUT}") from None
     except OSError as error:
         raise JournalError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise JournalError(f"{path} is no plain file; {_WAY_OUT}")
     if magic != _MAGIC:
-        found = "an empty file" if status.st_size == 0 else "something else"
+        found = "an empty file" if size == 0 else "something else"
         raise JournalError(f"{path} is damaged: expected an SQLite database, found {found}; {_WAY_OUT}")
 
 

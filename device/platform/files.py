@@ -17,7 +17,7 @@ from typing import Final
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
-from link1.plain_file import check_replaceable, sync_folder
+from link1.plain_file import check_replaceable, open_plain_file, sync_folder
 
 _SUM: Final = "sha256"
 
@@ -109,7 +109,7 @@ def without_checksum(obj: JsonObject) -> JsonObject:
 
 def read_kept(path: Path, max_bytes: int) -> JsonObject:
     """The object of version 1 in a file, without its checksum. Raises OSError, FormatError."""
-    with path.open("rb") as file:
+    with open_plain_file(path) as file:
         obj = without_checksum(read_strict(file.read(max_bytes + 1), max_bytes=max_bytes))
     members.version_1(obj)
     return obj

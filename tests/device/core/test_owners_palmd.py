@@ -1,4 +1,4 @@
-"""The daemon as a user of its own, as the package has it, where root has put something of its state back."""
+"""The daemon where some of its state is another user's, or is no file: it says so, and waits for nothing."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from tests.device.doctor.test_without_root import AS_NOBODY, NOBODY
 from tests.device.whole_device import WITHIN_S, Device, make_device
 
-pytestmark = pytest.mark.skipif(
+as_another_user = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root to become another user"
 )
 
@@ -37,6 +37,7 @@ def palmd(device: Device) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
 
+@as_another_user
 def test_a_gallery_of_another_user_is_a_fault_of_the_store_and_no_reason_to_end(device: Device) -> None:
     device.config.gallery_dir.chmod(0o700)
     give(device.config.gallery_dir, 0)
@@ -49,6 +50,7 @@ def test_a_gallery_of_another_user_is_a_fault_of_the_store_and_no_reason_to_end(
         process.communicate()
 
 
+@as_another_user
 @pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_a_journal_of_another_user_is_not_taken_for_a_damaged_one(device: Device, mode: int) -> None:
     give(device.config.journal_path, 0)
@@ -58,3 +60,13 @@ def test_a_journal_of_another_user_is_not_taken_for_a_damaged_one(device: Device
     assert process.returncode == 1
     assert f"{device.config.journal_path} cannot be" in said and "check its owner and mode" in said
     assert "factory-reset" not in said
+
+
+@pytest.mark.parametrize("name", ["trust.json", "wipe.json", "journal.db"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    device = make_device(tmp_path)
+    path = device.config.device.state_dir / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    code, said = device.run_to_end()
+    assert code == 1 and f"{path} cannot be read (expected a plain file, found a FIFO)" in said
