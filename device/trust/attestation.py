@@ -112,7 +112,9 @@ def leaf_signature(chain: FactoryChain, signer: str, message: bytes) -> bytes:
 def read_attested(state_dir: Path, keys: KeyStore) -> int | None:
     """When the service last took an attestation of these keys (epoch ms); None without one."""
     try:
-        obj = read_strict((state_dir / RECORD_NAME).read_bytes(), max_bytes=_MAX_FILE_BYTES)
+        obj = read_strict(
+            read_plain_file(state_dir / RECORD_NAME, _MAX_FILE_BYTES), max_bytes=_MAX_FILE_BYTES
+        )
         known = members.member(obj, "verdict_kid") == keys.verdict.kid
         return members.integer(obj, "attested_at_ms") if known else None
     except (OSError, FormatError):

@@ -70,3 +70,10 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: s
     os.mkfifo(path)
     code, said = device.run_to_end()
     assert code == 1 and f"{path} cannot be read (expected a plain file, found a FIFO)" in said
+
+
+def test_a_pipe_in_the_place_of_the_attestations_record_counts_as_no_record(tmp_path: Path) -> None:
+    device = make_device(tmp_path)
+    os.mkfifo(device.config.device.state_dir / "attest.json")
+    with device.running():
+        assert "KEY_UNATTESTED" in device.health()
