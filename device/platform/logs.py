@@ -56,8 +56,8 @@ class RepeatLimit(logging.Filter):
 
 
 def log_to_stderr() -> None:
-    """Write the log of this daemon to standard error, with the bound on every handler."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    limit = RepeatLimit()
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(limit)
+    """Write the log of this daemon to standard error, with the bound."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatLimit())
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])

@@ -1,6 +1,8 @@
 import logging
 
-from device.platform.logs import BURST, MAX_KINDS, WINDOW_S, RepeatLimit
+import pytest
+
+from device.platform.logs import BURST, MAX_KINDS, WINDOW_S, RepeatLimit, log_to_stderr
 
 
 class Log:
@@ -38,3 +40,11 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(MAX_KINDS):
         assert log.say("%s", f"message {number}")
     assert log.say("%s", "the first"), "forgotten, so it counts from the start again"
+
+
+def test_handlers_that_others_made_are_not_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """Else a test that starts a daemon in its own process takes lines from every later one."""
+    log_to_stderr()
+    for number in range(50):
+        logging.getLogger("device.x").warning("frame %d is broken", number)
+    assert len(caplog.messages) == 50
