@@ -2,7 +2,7 @@
 
 Each parser gets the worst inputs known for it at 1, 2 and 4 times a size. A quadratic parser takes sixteen
 times as long for the last as for the first; a linear one four times. Times are of this thread's processor
-time, the least of three, and what a machine under load adds is well below the bound between the two.
+time, the least of five, taken again where that is too long: what other programs add is not always there.
 """
 
 import asyncio
@@ -36,6 +36,9 @@ from tools.palmctl.scrub import Scrubber
 
 MOST = 8.0
 """Four times the bytes take at most so many times as long: between 4, linear, and 16, quadratic."""
+
+TRIES = 3
+"""A quadratic parser fails each time; one that shares a processor's cache with other programs does not."""
 
 GRAIN_S = 0.002
 """What is quicker than this at the largest size is quick enough, and too quick to be measured."""
@@ -90,8 +93,13 @@ def costs_s(*works: Callable[[], object]) -> list[float]:
 
 def assert_linear(work: Callable[[int], Callable[[], object]], size: int) -> None:
     """`work(n)` prepares an input of n units and gives what parses it."""
-    once, twice, four = costs_s(*(work(size * times) for times in (1, 2, 4)))
-    assert four < max(MOST * once, GRAIN_S), f"{once:.4f}, {twice:.4f}, {four:.4f} s at 1, 2, 4 × {size}"
+    tried: list[str] = []
+    while len(tried) < TRIES:
+        once, twice, four = costs_s(*(work(size * times) for times in (1, 2, 4)))
+        if four < max(MOST * once, GRAIN_S):
+            return
+        tried.append(f"{once:.4f}, {twice:.4f}, {four:.4f} s")
+    pytest.fail(f"at 1, 2, 4 × {size}: {'; '.join(tried)}")
 
 
 def _attempt(read: Callable[[], object], *refusals: type[Exception]) -> Callable[[], object]:
