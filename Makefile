@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PACKAGING := tools/rig/packaging
 # What this repository builds: the device, the reference server, the rig with the kit.
 PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/pyproject.toml
-# Workers of the test run; the suite is written for two cores, and a quarter of a test's time is waiting.
-JOBS ?= 3
+# Workers of the test run; the suite is written for two cores.
+JOBS ?= 2
 
 .PHONY: help messages demo playground test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures fuzz-ends bench-board clients
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ demo: $(VENV)/ready ## one palm becomes a signed verdict on the cable, and the c
 playground: $(VENV)/ready ## a gate, its service and its people on one page, to try everything; RUN=FILE replays a run
 	$(BIN)/palmctl playground $(RUN)
 
-test: lint unit ## everything that must hold (about ten minutes on two cores)
+test: lint unit ## everything that must hold (ten to twelve minutes on two cores)
 
 lint: $(VENV)/ready ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
