@@ -38,7 +38,7 @@ MOST = 8.0
 """Four times the bytes take at most so many times as long: between 4, linear, and 16, quadratic."""
 
 TRIES = 3
-"""A quadratic parser fails each time; one that shares a processor's cache with other programs does not."""
+"""A quadratic parser fails each time; a linear parser next to other programs does not."""
 
 GRAIN_S = 0.002
 """What is quicker than this at the largest size is quick enough, and too quick to be measured."""

@@ -219,7 +219,7 @@ def test_a_changed_configuration_rises_and_goes_to_every_device(
 
 
 def test_after_a_restore_devices_take_a_changed_configuration(tmp_path: Path) -> None:
-    """They may follow one that was made after the backup, and take none that is not above it."""
+    """They may follow a configuration made after the backup, and take none that is not above it."""
     database, copy = tmp_path / "cloud.db", tmp_path / "copy.db"
     cloud = Cloud(tmp_path, database=f"sqlite:///{database}")
     tenant = cloud.new_tenant()

@@ -207,7 +207,7 @@ def test_a_lost_key_is_named_after_a_rotation_as_well(tmp_path: Path) -> None:
     lost, first = (tmp_path / "secrets" / name for name in (f"kms-{key_id}.key", "kms.key"))
     key = lost.read_bytes()
     lost.unlink()
-    # The key before is not the one that is missing, whether a copy of it is there or not.
+    # The key before is not missing, whether a copy of it is there or not.
     for there in (False, True):
         if there:
             first.write_bytes(key)
