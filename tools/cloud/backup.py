@@ -20,7 +20,7 @@ def backup(*, file: Path, data: Path, database: str | None, as_json: bool) -> No
     Servers go on reading and writing meanwhile. The keys in secrets/ are not in the copy.
     """
     from cloud_client.reference_server.ops.backup import copy_database
-    from cloud_client.reference_server.ops.serve import DataDirectory
+    from cloud_client.reference_server.ops.data_directory import DataDirectory
 
     # What ends the command takes the unfinished file with it.
     for number in (signal.SIGTERM, signal.SIGHUP):

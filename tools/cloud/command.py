@@ -78,7 +78,8 @@ def serve(
     metrics_per_device: bool,
 ) -> None:
     """Serve until SIGTERM; prints one line when connections are accepted."""
-    from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions, run
+    from cloud_client.reference_server.ops.data_directory import DataDirectory
+    from cloud_client.reference_server.ops.serve import ServeOptions, run
     from cloud_client.reference_server.web.admin.bind import AdminBind
 
     admin = AdminBind(admin_host)

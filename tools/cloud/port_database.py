@@ -21,8 +21,8 @@ from tools.cloud.store import reported
 def port_db(*, data: Path, database: str, as_json: bool) -> None:
     """Copy a SQLite store into an empty PostgreSQL database, and prove that nothing was lost."""
     from cloud_client.reference_server.errors import OperatorError
+    from cloud_client.reference_server.ops.data_directory import DataDirectory
     from cloud_client.reference_server.ops.port import port
-    from cloud_client.reference_server.ops.serve import DataDirectory
 
     target = DataDirectory.of(data, database).database
     if isinstance(target, Path):

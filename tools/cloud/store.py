@@ -105,7 +105,7 @@ def on_this_store(data: Path, database: str | None, work: Work) -> dict[str, Any
 def opened_store(data: Path, database: str | None) -> Iterator[tuple["CloudStore", "Vault", int]]:
     """The store of a command that takes several transactions, its keys, and the time."""
     from cloud_client.reference_server.contract.times import system_now_ms
-    from cloud_client.reference_server.ops.serve import DataDirectory
+    from cloud_client.reference_server.ops.data_directory import DataDirectory
 
     now_ms = system_now_ms()
     store, vault = DataDirectory.of(data, database).open(now_ms)

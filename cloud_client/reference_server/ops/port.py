@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from cloud_client.reference_server.errors import OperatorError
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.migrations import VERSION_TABLE, migrate_within

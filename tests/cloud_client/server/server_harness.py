@@ -21,7 +21,8 @@ from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.words import Scope
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.ops.serve import DataDirectory, build
+from cloud_client.reference_server.ops.data_directory import DataDirectory
+from cloud_client.reference_server.ops.serve import build
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Verdict, VerdictResult

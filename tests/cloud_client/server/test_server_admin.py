@@ -15,7 +15,8 @@ from cloud_client.reference_server.contract.words import Reconciliation, Session
 from cloud_client.reference_server.domain.devices import fleet, rollouts
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.ops.data_directory import DataDirectory
+from cloud_client.reference_server.ops.serve import ServeOptions
 from cloud_client.reference_server.store import health
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin import operator_page

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.ops.backup import copy_database
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import open_store
 from tests.cloud_client.server.server_database import on_sqlite

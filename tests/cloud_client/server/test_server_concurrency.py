@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.engines import connect_store
 from tests.cloud_client.server.server_process import Board, Running, enrol, enrol_person, new_account, post
 from tests.palmctl import PALMCTL
@@ -142,7 +142,7 @@ def test_four_processes_lose_no_update(running: Running, tenant_id: str) -> None
     # Each step reads, then writes what it has read and one: a lost update would show in the sum.
     program = (
         "import sys\n"
-        "from cloud_client.reference_server.ops.serve import DataDirectory\n"
+        "from cloud_client.reference_server.ops.data_directory import DataDirectory\n"
         "from pathlib import Path\n"
         "data, database, tenant, count = sys.argv[1:]\n"
         "store, _ = DataDirectory.of(Path(data), database or None).open(1)\n"

@@ -18,8 +18,8 @@ from cloud_client.http_signature import new_nonce
 from cloud_client.reference_server.contract.times import system_now_ms
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import key_rotation
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.ops.key_rotation import WRAPPED, SecretRotation, prepare, rotate
-from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.store.base import CloudStore
 from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import cluster, database_words

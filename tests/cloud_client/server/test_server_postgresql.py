@@ -23,7 +23,7 @@ from cloud_client.reference_server.domain.gallery.waiters import Woken
 from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import port
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.engines import connect_store, open_store
 from cloud_client.reference_server.store.postgresql import translated
 from cloud_client.reference_server.web.api import changes

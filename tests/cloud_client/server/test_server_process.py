@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import retention, serve
-from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.ops.data_directory import DataDirectory
+from cloud_client.reference_server.ops.serve import ServeOptions
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cloud_client.contract import ServiceCode
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.strict_json import read_body
-from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.ops.data_directory import DataDirectory
+from cloud_client.reference_server.ops.serve import ServeOptions
 from cloud_client.reference_server.web.api.openapi import codes_of
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of

@@ -32,7 +32,7 @@ from cryptography.x509.oid import NameOID
 
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.domain.gallery.waiters import AT_WORK
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.web.listening.connections import (
     KEPT_BACK,
     SWEEPS,

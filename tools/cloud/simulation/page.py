@@ -24,7 +24,7 @@ import click
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import ServerError
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.web.admin import operator_page
 from device.trust.trust import Trust, load_trust
 from tools.cloud.simulation.errors import GateWiped, SimulationError

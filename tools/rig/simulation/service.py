@@ -28,7 +28,7 @@ from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import WHOLE, Change, CloudStore, Tx
 from cloud_client.reference_server.store.engines import connect_store
