@@ -89,7 +89,7 @@ def test_a_failure_is_made_short() -> None:
             return True
         return False
 
-    ddmin(list(range(40)), fails, lambda: True)
+    ddmin(list(range(40)), fails, lambda: True, 40)
     assert kept == [3, 17]
 
 

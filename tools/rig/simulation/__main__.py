@@ -12,14 +12,13 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from tools.rig.simulation.campaign import campaign
-from tools.rig.simulation.plan import KEPT_SEEDS, WIDER_FROM, Plan, plan_of
-from tools.rig.simulation.shrink import kept_of, shrunk
+from tools.rig.simulation.plan import KEPT_SEEDS, WIDER_FROM, plan_of
+from tools.rig.simulation.shrink import Part, shrunk
 from tools.rig.simulation.start import become_simulation
 from tools.rig.simulation.world import RunResult, prepared, quiet, run
 
@@ -60,6 +59,9 @@ def main() -> int:
     options.add_argument(
         "--keep", help="with --replay: only these acts of its plan, as a shrunk run names them"
     )
+    options.add_argument("--until", type=float, help="with --keep: when the troubles end")
+    options.add_argument("--skip", type=float, default=0.0, help="with --keep: not the first so many seconds")
+    options.add_argument("--luck", type=int, default=0, help="with --keep: what the shrunk run names")
     options.add_argument(
         "--stride",
         type=float,
@@ -71,7 +73,7 @@ def main() -> int:
     quiet()
     prepared()
     if given.replay is not None:
-        return _replay(given.replay, given.keep, given.stride)
+        return _replay(given)
     if given.twice is not None:
         return _twice(given.twice)
     limit_s = given.seconds if given.seconds is not None else given.hours * 3600 or given.minutes * 60
@@ -80,11 +82,12 @@ def main() -> int:
     return _fixed_and_fresh(limit_s)
 
 
-def _replay(seed: int, keep: str | None, stride_s: float) -> int:
-    plan = plan_of(seed)
-    if keep is not None:
-        plan = replace(plan, acts=tuple(plan.acts[int(place)] for place in keep.split(",") if place))
-    result = run(plan, stride_s=stride_s)
+def _replay(given: argparse.Namespace) -> int:
+    plan = plan_of(given.replay)
+    if given.keep is not None:
+        kept = tuple(int(place) for place in given.keep.split(",") if place)
+        plan = Part(kept, given.until or plan.until_s, given.skip, given.luck).of(plan)
+    result = run(plan, stride_s=given.stride)
     print("\n".join(result.log))
     print(_verdict(result))
     return int(result.violation is not None)
@@ -143,17 +146,11 @@ def _seeds() -> Iterator[int]:
 def _explain(failed: RunResult) -> None:
     seed = failed.plan.seed
     print(f"seed {seed} fails: {_verdict(failed)}\nshrinking its {len(failed.plan.acts)} acts…", flush=True)
-    short = shrunk(failed, cpu_s=_SHRINK_S)
+    part, short = shrunk(failed, cpu_s=_SHRINK_S)
     print("\n".join(short.log[-_LINES:]))
     print("\n".join(["acts:", *(f"  {act}" for act in short.plan.acts)]))
     print(_verdict(short))
-    print(
-        f"again: python -m tools.rig.simulation --replay {seed} --keep {_places(short.plan, plan_of(seed))}"
-    )
-
-
-def _places(plan: Plan, whole: Plan) -> str:
-    return ",".join(map(str, kept_of(plan, whole)))
+    print(f"again: python -m tools.rig.simulation --replay {seed} {part}")
 
 
 def _verdict(result: RunResult) -> str:

@@ -142,6 +142,8 @@ class Plan:
     """When the device's carrier dies for good: from then on mail carries everything."""
     page_entries: int | None = None
     """How many entries of a snapshot come in a page; None: as many as the service gives."""
+    luck: int = 0
+    """Another number has the same acts meet other delays and losses."""
 
 
 def plan_of(seed: int) -> Plan:

@@ -609,7 +609,7 @@ def hunt(fault: PlantedFault, *, cpu_s: float = CPU_S, shrink_s: float = 0.0) ->
             result = run(plan_of(seed))
             if result.violation is not None:
                 used_s = time.process_time() - began_s
-                short = shrunk(result, cpu_s=shrink_s) if shrink_s else result
+                short = shrunk(result, cpu_s=shrink_s)[1] if shrink_s else result
                 return Found(fault, seed, used_s, result.violation.name, len(short.plan.acts))
     return Found(fault, None, used_s, "")
 

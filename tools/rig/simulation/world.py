@@ -207,7 +207,8 @@ class SimulatedWorld:
         return self.operators.server
 
     def _chance(self, name: str) -> random.Random:
-        return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
+        luck = f" {self.plan.luck}" if self.plan.luck else ""
+        return random.Random(f"{name} {self.plan.seed}{luck}")  # noqa: S311
 
     def _good_network(self) -> NetworkTroubles:
         return NetworkTroubles(down=self.plan.offline, late_s=self.plan.latency_s)
