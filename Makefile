@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PACKAGING := tools/rig/packaging
 # What this repository builds: the device, the reference server, the rig with the kit.
 PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/pyproject.toml
-# Workers of the test run; the suite is written for two cores.
-JOBS ?= 2
+# Workers of the test run: one more than two cores, as tests of daemons often wait.
+JOBS ?= 3
 
 .PHONY: help messages demo playground test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures fuzz-ends bench-board clients
 .DEFAULT_GOAL := help

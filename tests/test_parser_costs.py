@@ -2,7 +2,7 @@
 
 Each parser gets the worst inputs known for it at 1, 2 and 4 times a size. A quadratic parser takes sixteen
 times as long for the last as for the first; a linear one four times. Times are of this thread's processor
-time, the least of five, taken again where that is too long: what other programs add is not always there.
+time, the least of two, taken again where that is too long: what other programs add is not always there.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from tools.palmctl.scrub import Scrubber
 MOST = 8.0
 """Four times the bytes take at most so many times as long: between 4, linear, and 16, quadratic."""
 
-TRIES = 3
+TRIES = 5
 """A quadratic parser fails each time; a linear parser next to other programs does not."""
 
 GRAIN_S = 0.002
@@ -76,11 +76,11 @@ TOML_SHAPES: dict[str, Callable[[int], str]] = {
 
 
 def costs_s(*works: Callable[[], object]) -> list[float]:
-    """Processor time of each in seconds, the least of five rounds: other work slows a whole round."""
+    """Processor time of each in seconds, the least of two rounds: other work slows a whole round."""
     rounds = []
     gc.disable()  # a collection looks at all that the test run holds
     try:
-        for _ in range(5):
+        for _ in range(2):
             times = [time.thread_time()]
             for work in works:
                 work()

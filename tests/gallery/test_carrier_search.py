@@ -43,7 +43,7 @@ def test_with_a_clock_set_back_a_letter_taken_before_makes_nothing_fresh(folder:
     assert search.run().broken is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_date_of_years_to_come_makes_what_is_held_fresh_once(folder: Path) -> None:
     """It did each time that a head which agrees with the time had come before it, with pages withheld."""
     only = ("deltas 1-2", "head 2", "absurd head")

@@ -57,7 +57,7 @@ def test_whole_numbers_are_summed_exactly_whatever_they_are() -> None:
     codes = np.full((2_500, 512), 255, dtype=np.uint8)
     codes[::2, ::3] = 1
     summed = Population().with_rows(np.arange(2_500), codes)
-    signed = codes.astype(np.int64) - 128
+    signed = codes.astype(np.float64) - 128.0  # exact up to 2**53
     assert np.array_equal(summed.total, signed.sum(axis=0))
     assert np.array_equal(summed.products, signed.T @ signed)
 

@@ -19,20 +19,24 @@ from tests.device.whole_device import Device, make_device
 from tools.palmctl.language import FOLDER, MessageCatalogue, MessageForm, read_catalogue
 from tools.rig.messages import MO, PO, collected, mo_bytes, po_text, read_po, wrong_places
 
-MESSAGES = collected()
 TRANSLATIONS = read_po(PO.read_text(encoding="utf-8"))
 CATALOGUE = MessageCatalogue(TRANSLATIONS)
 NUMBERS = re.compile(r"[,.0-9]*[,dfg]")
 LETTERS = re.compile(r"[A-Za-zÀ-ÿ]")
 
 
-def test_every_message_is_translated() -> None:
-    assert [message for message in MESSAGES if not TRANSLATIONS.get(message)] == [], "make messages"
+@pytest.fixture(scope="module")
+def messages() -> dict[str, str]:
+    return collected()
 
 
-def test_the_catalogue_is_that_of_the_source() -> None:
+def test_every_message_is_translated(messages: dict[str, str]) -> None:
+    assert [message for message in messages if not TRANSLATIONS.get(message)] == [], "make messages"
+
+
+def test_the_catalogue_is_that_of_the_source(messages: dict[str, str]) -> None:
     text = PO.read_text(encoding="utf-8")
-    assert text == po_text(MESSAGES, TRANSLATIONS), "make messages"
+    assert text == po_text(messages, TRANSLATIONS), "make messages"
     assert "fuzzy" not in text
     assert MO.read_bytes() == mo_bytes(TRANSLATIONS), "make messages"
 
@@ -46,9 +50,9 @@ def filled(text: str, values: dict[str, str]) -> str:
     return "".join(words + value for words, value in parts)
 
 
-def test_messages_with_values_are_found_again() -> None:
+def test_messages_with_values_are_found_again(messages: dict[str, str]) -> None:
     """No other message takes its place, the values are where they belong, numbers as Brazil writes them."""
-    for message, place in MESSAGES.items():
+    for message, place in messages.items():
         if "{" not in message or place == "click":
             continue
         english: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """What an operator sends: configuration, trust bundles, updates; and retired operations."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -311,6 +312,7 @@ def test_a_release_is_mailed_a_few_records_at_a_time(own_cloud: Cloud) -> None:
         seen = set()
         while not command.done():
             seen.add(len(boxes[0].records(partner, limit=200)))
+            time.sleep(0.05)
         made = command.result()
     records = made["chunk_count"] + 1
     assert seen - {0, records}, "all of it came at once"

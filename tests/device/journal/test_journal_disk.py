@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thousands_of_passages_fit_when_the_disk_is_full(disk: Path) -> None:
     journal = make_journal(disk)
     assert journal.keep_reserve()

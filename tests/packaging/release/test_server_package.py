@@ -38,6 +38,7 @@ def listing(package: Path) -> dict[str, str]:
     return {words[5].partition(" -> ")[0].removeprefix("."): f"{words[0]} {words[1]}" for words in lines}
 
 
+@pytest.mark.long
 def test_the_same_sources_give_the_same_bytes(package: Path, wheels: Path, tmp_path: Path) -> None:
     again = build_server_deb(order(wheels, tmp_path / "again"), lock_text="")
     assert again.read_bytes() == package.read_bytes()
