@@ -18,7 +18,7 @@ from typing import Final
 
 from tools.rig.simulation.campaign import campaign
 from tools.rig.simulation.plan import KEPT_SEEDS, WIDER_FROM, plan_of
-from tools.rig.simulation.shrink import Part, shrunk
+from tools.rig.simulation.shrink import PlanPart, shrunk
 from tools.rig.simulation.start import become_simulation
 from tools.rig.simulation.world import RunResult, prepared, quiet, run
 
@@ -86,7 +86,7 @@ def _replay(given: argparse.Namespace) -> int:
     plan = plan_of(given.replay)
     if given.keep is not None:
         kept = tuple(int(place) for place in given.keep.split(",") if place)
-        plan = Part(kept, given.until or plan.until_s, given.skip, given.luck).of(plan)
+        plan = PlanPart(kept, given.until or plan.until_s, given.skip, given.luck).of(plan)
     result = run(plan, stride_s=given.stride)
     print("\n".join(result.log))
     print(_verdict(result))

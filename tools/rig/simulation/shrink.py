@@ -18,7 +18,7 @@ _TRIES: Final = (1, 8, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanPart:
     """Of a plan: some acts, by their places, from `skip_s` until `until_s`, with other `luck`."""
 
     kept: tuple[int, ...]
@@ -44,7 +44,7 @@ class Part:
         return f"{kept} --skip {self.skip_s!r} --luck {self.luck}"
 
 
-def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[Part, RunResult]:
+def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[PlanPart, RunResult]:
     """The shortest part found in so much CPU time that breaks what `failed` broke, and its run.
 
     Whole kinds of acts go first, then parts of the list. Without an act a run takes another course, and a
@@ -56,8 +56,9 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[Part, RunResult]:
     search.fails([place for place in search.kept if search.plan.acts[place].at_s <= failed.simulated_s])
     for tries in _TRIES:
         search.tries = tries if search.part.luck else 1
-        search.without_kinds()
         search.without_acts(_COARSE)
+        if len(search.kept) > ENOUGH:
+            search.without_kinds()
         if len(search.kept) <= ENOUGH or not search.more():
             break
         search.tries = tries
@@ -72,7 +73,7 @@ class _Search:
 
     def __init__(self, failed: RunResult, until_s: float) -> None:
         self.plan, self.violation, self._until_s = failed.plan, failed.violation, until_s
-        self.part, self.result = Part(tuple(range(len(failed.plan.acts))), failed.plan.until_s), failed
+        self.part, self.result = PlanPart(tuple(range(len(failed.plan.acts))), failed.plan.until_s), failed
         self._ends_s = min(failed.plan.until_s, failed.simulated_s + CALM_S)
         self._lucks = count(1)
         self.tries = 1
@@ -88,7 +89,7 @@ class _Search:
         """Whether these acts break the same sentence, in one of `tries`; then they are the part."""
         skip_s = self.part.skip_s if skip_s is None else skip_s
         for luck in (self.part.luck, *islice(self._lucks, self.tries - 1)):
-            part = Part(tuple(kept), self._ends_s, skip_s, luck)
+            part = PlanPart(tuple(kept), self._ends_s, skip_s, luck)
             result = run(part.of(self.plan))
             if result.violation and self.violation and result.violation.name == self.violation.name:
                 self.part, self.result = part, result
