@@ -57,7 +57,7 @@ def _layers(person: SyntheticPerson, handedness: Handedness, posture: Posture) -
     return layers, HAND_WINDOW.to_px(valleys_of(outline))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def hand_canvas(
     person: SyntheticPerson, handedness: Handedness, posture: Posture, look: Look, light: Light
 ) -> HandCanvas:

@@ -14,7 +14,7 @@ ENOUGH: Final = 30
 """So few acts can be read."""
 _LAST: Final = (10, 20, 40, 80, 160)
 _COARSE: Final = 8
-_TRIES: Final = (1, 8, 64)
+_TRIES: Final = (2, 8, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,15 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[PlanPart, RunResult]:
     # What was to come after the end of the failed run had no part in it.
     search.fails([place for place in search.kept if search.plan.acts[place].at_s <= failed.simulated_s])
     for tries in _TRIES:
-        search.tries = tries if search.part.luck else 1
-        search.without_acts(_COARSE)
-        if len(search.kept) > ENOUGH:
-            search.without_kinds()
-        if len(search.kept) <= ENOUGH or not search.more():
-            break
         search.tries = tries
         search.of_late()
+        search.tries = tries if search.part.luck else 1
+        search.without_acts(2)
+        if len(search.kept) > ENOUGH:
+            search.without_kinds()
+            search.without_acts(_COARSE)
+        if len(search.kept) <= ENOUGH or not search.more():
+            break
     search.tries = 1
     search.without_acts(len(search.kept))
     return search.part, search.result
@@ -104,7 +105,8 @@ class _Search:
         def fail(kinds: Sequence[Act]) -> bool:
             return self.fails([place for place in kept if acts[place].act in kinds])
 
-        ddmin(list(dict.fromkeys(acts[place].act for place in kept)), fail, self.more, _COARSE)
+        every = list(dict.fromkeys(acts[place].act for place in kept))
+        ddmin(every, fail, self.more, len(every))
 
     def without_acts(self, most_parts: int) -> None:
         ddmin(list(self.kept), self.fails, self.more, most_parts)
