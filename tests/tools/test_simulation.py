@@ -11,7 +11,7 @@ from tests import REPOSITORY
 from tools.rig.simulation.crash_disk import CrashDisk, Cut, Make, Remove, Rename, Sync, Write
 from tools.rig.simulation.disk import changes_of
 from tools.rig.simulation.plan import Act, plan_of
-from tools.rig.simulation.shrink import ddmin
+from tools.rig.simulation.shrink import PlanPart, ddmin
 from tools.rig.simulation.start import environment
 
 MISSED_MOST = 2
@@ -91,6 +91,16 @@ def test_a_failure_is_made_short() -> None:
 
     ddmin(list(range(40)), fails, lambda: True, 40)
     assert kept == [3, 17]
+
+
+def test_a_short_run_is_repeated_by_the_options_that_are_printed() -> None:
+    part = PlanPart((0, 3, 7), until_s=40.5, skip_s=2.25, luck=4)
+    done = simulate("tools.rig.simulation", "--replay", "9", *str(part).split())
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    said = [line.partition("WORLD")[2].strip() for line in done.stdout.splitlines() if "WORLD" in line]
+    acts = part.of(plan_of(9)).acts
+    assert [str(act).strip() for act in acts] == said[: len(acts)]
+    assert said[len(acts)] == "every trouble is over"
 
 
 def test_seeds_leave_out_kinds_of_trouble() -> None:

@@ -47,9 +47,9 @@ class PlanPart:
 def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[PlanPart, RunResult]:
     """The shortest part found in so much CPU time that breaks what `failed` broke, and its run.
 
-    Whole kinds of acts go first, then parts of the list. Without an act a run takes another course, and a
-    rare meeting of two moments is missed although what leads to both is still there: then the same acts are
-    tried with other luck, ever more often.
+    The last acts alone are tried first, then halves, then the list without whole kinds, then without parts.
+    Without an act a run takes another course, and a rare meeting of two moments is missed although what leads
+    to both is still there: then the same acts are tried with other luck, ever more often.
     """
     search = _Search(failed, time.process_time() + cpu_s)
     # What was to come after the end of the failed run had no part in it.
