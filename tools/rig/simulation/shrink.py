@@ -54,16 +54,18 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> tuple[PlanPart, RunResult]:
     search = _Search(failed, time.process_time() + cpu_s)
     # What was to come after the end of the failed run had no part in it.
     search.fails([place for place in search.kept if search.plan.acts[place].at_s <= failed.simulated_s])
-    for tries in _TRIES:
+    search.tries = _TRIES[0]
+    search.of_late()
+    search.tries = _TRIES[0] if search.part.luck else 1
+    search.without_acts(2)
+    search.without_kinds()
+    search.without_acts(_COARSE)
+    for tries in _TRIES[1:]:
         search.tries = tries
-        search.of_late()
-        search.tries = tries if search.part.luck else 1
-        search.without_acts(2)
         if len(search.kept) > ENOUGH:
-            search.without_kinds()
+            search.of_late()
+        if len(search.kept) > ENOUGH and search.part.luck:
             search.without_acts(_COARSE)
-        if len(search.kept) <= ENOUGH or not search.more():
-            break
     search.tries = 1
     search.without_acts(len(search.kept))
     return search.part, search.result
