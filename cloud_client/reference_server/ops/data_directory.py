@@ -1,4 +1,4 @@
-"""Where a server keeps everything, and the commands beside it find it."""
+"""The directory in which a server keeps everything; operators' commands open the same one."""
 
 import contextlib
 import fcntl

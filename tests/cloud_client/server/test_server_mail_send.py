@@ -1,8 +1,7 @@
 """What an operator sends: configuration, trust bundles, updates; and retired operations."""
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,9 +309,8 @@ def test_a_release_is_mailed_a_few_records_at_a_time(own_cloud: Cloud) -> None:
     with ThreadPoolExecutor(1) as pool:
         command = pool.submit(printed, *words, *(word for name in names for word in ("--device-id", name)))
         seen = set()
-        while not command.done():
+        while wait([command], timeout=0.05).not_done:
             seen.add(len(boxes[0].records(partner, limit=200)))
-            time.sleep(0.05)
         made = command.result()
     records = made["chunk_count"] + 1
     assert seen - {0, records}, "all of it came at once"

@@ -86,7 +86,9 @@ def _replay(given: argparse.Namespace) -> int:
     plan = plan_of(given.replay)
     if given.keep is not None:
         kept = tuple(int(place) for place in given.keep.split(",") if place)
-        plan = PlanPart(kept, given.until or plan.until_s, given.skip, given.luck).of(plan)
+        plan = PlanPart(
+            kept, plan.until_s if given.until is None else given.until, given.skip, given.luck
+        ).of(plan)
     result = run(plan, stride_s=given.stride)
     print("\n".join(result.log))
     print(_verdict(result))
