@@ -85,6 +85,10 @@ class IpcUnreachable(IpcError):
     """No process listens at the socket, or the connection closed before the reply."""
 
 
+class IpcSilent(IpcUnreachable):
+    """A process listens at the socket, and did not answer in time."""
+
+
 class IpcNotPermitted(IpcUnreachable):
     """This user may not use the socket; the state of the program behind it is unknown."""
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self, cast
 
-from device.errors import IpcError, IpcNotPermitted, IpcRefused, IpcUnreachable
+from device.errors import IpcError, IpcNotPermitted, IpcRefused, IpcSilent, IpcUnreachable
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, reason_of
 from link1.wire import WireObject
@@ -263,7 +263,7 @@ def _losses(op: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise IpcUnreachable(f"no reply to {op} within {timeout_s:g} s") from error
+        raise IpcSilent(f"no reply to {op} within {timeout_s:g} s") from error
     except OSError as error:
         raise IpcUnreachable(f"connection lost during {op} ({reason_of(error)})") from error
 

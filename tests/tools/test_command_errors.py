@@ -11,12 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
 from device.config.config import load_config
-from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
+from device.errors import ConfigError, IpcNotPermitted, IpcSilent, IpcUnreachable
 from device.platform.files import replace_named, write_on_stick
 from device.platform.ipc import Packet, ask_core
 from device.values.control import PassAnswer, TrialPassage
@@ -149,6 +150,18 @@ def test_a_socket_that_is_absent_is_not_one_that_is_forbidden(tmp_path: Path) ->
     with pytest.raises(IpcUnreachable) as caught:
         ask_core(tmp_path / "none.sock", "status", timeout_s=1)
     assert not isinstance(caught.value, IpcNotPermitted)
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [(IpcUnreachable("gone"), "systemctl start palmd"), (IpcSilent("no reply"), "systemctl restart palmd")],
+)
+def test_a_daemon_that_is_stuck_is_not_one_that_is_away(
+    error: IpcUnreachable, step: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.palmctl.commands.status.read_status", Mock(side_effect=error))
+    done = CliRunner().invoke(main, ["status", "--config", str(config)])
+    assert step in done.stderr and done.exit_code == 3
 
 
 # ---- paths that a user names

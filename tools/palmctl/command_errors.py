@@ -21,7 +21,7 @@ from typing import NoReturn
 import click
 
 from cloud_client.errors import CloudUnreachable
-from device.errors import NOT_ROOT, ConfigError, IpcNotPermitted, IpcUnreachable, NotProvisioned
+from device.errors import NOT_ROOT, ConfigError, IpcNotPermitted, IpcSilent, IpcUnreachable, NotProvisioned
 from link1.errors import is_not_permitted, reason_of
 from tools.palmctl.language import marked, translated
 
@@ -39,6 +39,10 @@ _AS_ROOT = marked("run it as root: sudo palmctl …")
 _ALLOWED = marked("run it as root (sudo) or as the user of palmd, or name a place that you may use")
 _START_PALMD = marked(
     "start it with: systemctl start palmd; see why it stopped with: palmctl logs --unit palmd"
+)
+_RESTART_PALMD = marked(
+    "palmd runs and is busy or stuck: try again in a moment, then systemctl restart palmd; see what it is at with: "
+    "palmctl logs --unit palmd"
 )
 _NEXT_STEPS = {
     errno.EACCES: _ALLOWED,
@@ -173,7 +177,7 @@ def _hint(error: Exception, exit_code: int) -> str:
     if isinstance(error, IpcNotPermitted):
         return _AS_ROOT
     if isinstance(error, IpcUnreachable):
-        return _START_PALMD
+        return _RESTART_PALMD if isinstance(error, IpcSilent) else _START_PALMD
     return _AS_ROOT if exit_code == EXIT_NOT_PERMITTED and "root" not in str(error) else ""
 
 

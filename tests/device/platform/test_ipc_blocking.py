@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device.errors import IpcError, IpcRefused, IpcUnreachable
+from device.errors import IpcError, IpcRefused, IpcSilent, IpcUnreachable
 from device.platform.ipc import MAX_HEADER_BYTES, Packet, ask_core, encode_packet, reply
 
 
@@ -80,7 +80,7 @@ def test_a_peer_that_breaks_the_framing(
 def test_a_peer_that_says_too_little_is_waited_for_so_long(tmp_path: Path, says: bytes) -> None:
     with (
         peer(tmp_path, says, then_silent=True) as path,
-        pytest.raises(IpcUnreachable, match=r"no reply to status within 0\.05 s"),
+        pytest.raises(IpcSilent, match=r"no reply to status within 0\.05 s"),
     ):
         ask_core(path, "status", timeout_s=0.05)
 

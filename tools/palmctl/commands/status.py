@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from device.config.config import config_path, load_config
-from device.errors import IpcError, IpcNotPermitted
+from device.errors import IpcError, IpcNotPermitted, IpcSilent
 from device.values.status import CoreStatus, MailStatus, UpdatesStatus, read_status
 from link1.canonical import JsonObject
 from tools.palmctl.commands.update import under_way
@@ -26,6 +26,8 @@ from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
 
 WINDOW_S = 60.0
+_AWAY = marked("waiting for it; start it with: systemctl start palmd")
+_STUCK = marked("waiting for it; if it stays so, restart it with: systemctl restart palmd")
 _STYLE_OR_LETTER = re.compile(r"(\x1b\[[\d;]*m)|(.)")
 
 
@@ -65,10 +67,8 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
             except IpcNotPermitted:
                 raise  # waiting does not change it
             except IpcError as error:
-                shown = [
-                    f"{clock} {_(str(error))}",
-                    _("waiting for it; start it with: systemctl start palmd"),
-                ]
+                step = _STUCK if isinstance(error, IpcSilent) else _AWAY
+                shown = [f"{clock} {_(str(error))}", _(step)]
                 away = {"error": {"code": "not_reachable", "message": str(error)}}
                 line = json.dumps(away) if as_json else f"{shown[0]}; {shown[1]}"
             else:
