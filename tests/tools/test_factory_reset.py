@@ -61,7 +61,7 @@ def test_it_says_in_numbers_what_goes_and_takes_it_all(device: Device) -> None:
     assert "2 verdicts not yet uploaded" in done.stderr
     told = json.loads(done.stdout)
     assert told["done"] is True
-    assert (told["lost"]["uploads_waiting"], told["lost"]["verdicts"]) == (2, 2)
+    assert (told["lost"]["uploads_waiting"], told["lost"]["verdict_seq"]) == (2, 2)
     assert told["lost"]["templates"] > 0
     assert left(device) == []
     assert reset(device, "--yes-i-mean", device.config.device.id).exit_code == 3

@@ -38,7 +38,7 @@ class Here:
     """The device that would be destroyed, and what goes with it; None where a number could not be read.
 
     `untold_wipe`: the service ordered a wipe and does not know yet that it is done; the key for it goes too.
-    `uploads_waiting`: verdicts that the service does not have yet.
+    `uploads_waiting`: verdicts that the service does not have yet. `verdict_seq`: number of the last verdict.
     """
 
     device_id: str
@@ -47,7 +47,7 @@ class Here:
     untold_wipe: bool
     keys: bool
     uploads_waiting: int | None
-    verdicts: int | None
+    verdict_seq: int | None
     templates: int | None
 
 
@@ -77,7 +77,7 @@ def _untold_wipe(state_dir: Path) -> bool:
 
 
 def _losses(config: DeviceConfig) -> tuple[bool, int | None, int | None, int | None]:
-    """Keys, uploads, verdicts and templates: as palmd tells it while it runs and holds the databases, else as
+    """Keys, uploads, the last verdict's number and templates: as palmd tells it while it runs and holds the databases, else as
     they are counted; an absent or damaged file counts as unknown."""
     try:
         told = read_status(config.control_socket)
@@ -85,7 +85,7 @@ def _losses(config: DeviceConfig) -> tuple[bool, int | None, int | None, int | N
         return (
             KeyStore.exists(config.keys_dir),
             _counted(config.journal_path, _WAITING),
-            _counted(config.journal_path, "SELECT count(*) FROM verdicts"),
+            _counted(config.journal_path, "SELECT coalesce(max(seq), 0) FROM verdicts"),
             _counted(config.gallery_dir / GALLERY_FILE, "SELECT count(*) FROM template"),
         )
     return True, told.uploads_waiting, told.verdict_seq, told.gallery.templates

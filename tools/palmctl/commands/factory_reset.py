@@ -56,7 +56,7 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     carry_out(settings, here)
     if as_json:
         lost = {
-            "verdicts": here.verdicts,
+            "verdict_seq": here.verdict_seq,
             "uploads_waiting": here.uploads_waiting,
             "templates": here.templates,
         }
@@ -73,17 +73,17 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
 def _losses(here: "Here") -> list[str]:
     """What will be lost, the worst first."""
     lines = [_(f"This destroys device {here.device_id}:")]
-    waiting, verdicts, templates = here.uploads_waiting, here.verdicts, here.templates
+    waiting, templates = here.uploads_waiting, here.templates
     if waiting is None:
         lost = _("an unknown number of verdicts not yet uploaded: the service will never have them")
     else:
         lost = _(f"{waiting:,} verdicts not yet uploaded: the service will never have them")
     if waiting != 0:
         lines.append(click.style(f"  {lost}", fg="red"))
-    if verdicts is None:
-        lines.append("  " + _("an unknown number of verdicts in the journal"))
+    if here.verdict_seq is None:
+        lines.append("  " + _("the journal, where there is one"))
     else:
-        lines.append("  " + _(f"{verdicts:,} verdicts in the journal"))
+        lines.append("  " + _(f"the journal; its last verdict is number {here.verdict_seq:,}"))
     if templates is None:
         lines.append("  " + _("an unknown number of templates of the gallery (the service has them)"))
     else:
