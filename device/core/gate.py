@@ -36,7 +36,7 @@ from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
 from link1.keys import SigningKey
 from link1.objects import GalleryMark, LastVerdict
-from link1.signed import Kind, sign_object
+from link1.signed import Kind, object_ref, sign_object
 
 MAX_ASKING: Final = 3 * MAX_REFS
 """Messages that wait for the journal's memory at a time; what is beyond is dropped. The answers to one
@@ -411,11 +411,15 @@ class Gate:
             self._keeping_unbacked = False
 
     async def _record_evidence(self, evidence: effects.RecordEvidence) -> None:
-        new = await self._keep(
-            lambda: self.journal.record_evidence(
+        def record() -> bool:
+            return self.journal.record_evidence(
                 evidence.about, evidence.wrapper, evidence.txn_id, evidence.backing
             )
-        )
+
+        if evidence.backing is events.Backing.SIGNED:
+            new = await self._keep_later(("evidence", object_ref(evidence.wrapper)), record)
+        else:
+            new = await self._keep(record)
         if new is not None:
             # The journal knows what it keeps; the device's end also remembers messages beyond its limits.
             new = new and (not evidence.answer or self.end.first_copy(evidence.wrapper))
@@ -440,12 +444,13 @@ class Gate:
         self.news_for_upload()
         return result
 
-    async def _keep_later(self, about: tuple[str, str], work: Callable[[], bool]) -> None:
-        """Do `work` in the journal; after a failure, again when the journal is back."""
-        if await self._keep(work) is None:
+    async def _keep_later(self, about: tuple[str, str], work: Callable[[], bool]) -> bool | None:
+        """Do `work` in the journal; after a failure None, and again when the journal is back."""
+        if (result := await self._keep(work)) is None:
             self._unkept[about] = work
             if len(self._unkept) > MAX_UNKEPT:
                 del self._unkept[next(iter(self._unkept))]
+        return result
 
     async def _keep_what_waits(self) -> None:
         """One at a time, so that no verdict waits behind all of them."""

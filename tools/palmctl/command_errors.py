@@ -41,8 +41,8 @@ _START_PALMD = marked(
     "start it with: systemctl start palmd; see why it stopped with: palmctl logs --unit palmd"
 )
 _RESTART_PALMD = marked(
-    "palmd runs and is busy or stuck: try again in a moment, then systemctl restart palmd; see what it is at with: "
-    "palmctl logs --unit palmd"
+    "palmd runs and is busy or stuck: try again in a moment, then systemctl restart palmd; "
+    "see what it is at with: palmctl logs --unit palmd"
 )
 _NEXT_STEPS = {
     errno.EACCES: _ALLOWED,

@@ -77,8 +77,8 @@ def _untold_wipe(state_dir: Path) -> bool:
 
 
 def _losses(config: DeviceConfig) -> tuple[bool, int | None, int | None, int | None]:
-    """Keys, uploads, the last verdict's number and templates: as palmd tells it while it runs and holds the databases, else as
-    they are counted; an absent or damaged file counts as unknown."""
+    """Keys, uploads, the last verdict's number and templates: as palmd tells it while it runs and holds the
+    databases, else as they are counted; an absent or damaged file counts as unknown."""
     try:
         told = read_status(config.control_socket)
     except DeviceError:

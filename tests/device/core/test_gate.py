@@ -148,6 +148,27 @@ def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_ag
     asyncio.run(story())
 
 
+def test_a_wrong_decision_that_the_disk_refused_is_kept_when_it_takes_something_again(tmp_path: Path) -> None:
+    mailed = Mailed(tmp_path)
+
+    async def story() -> None:
+        async with mailed.running() as living:
+            gate = gate_of(living)
+            stored = await stored_of(living, await one_verdict(mailed, living, gate))
+            wrong, wrapper = make_decision(stored, verdict_ref="0" * 64)
+            with no_file_may_grow_beyond((tmp_path / "journal.db-wal").stat().st_size):
+                gate.on_cable_event(DecisionReceived(wrong, wrapper))
+                await gate.finish()
+            gate.journal_is_back()
+            await gate.finish()
+            kept = await living.threads[0].do(
+                lambda: living.journal.record_evidence("decision", wrapper, wrong.txn_id)
+            )
+            assert not kept, "it is evidence already"
+
+    asyncio.run(story())
+
+
 def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
