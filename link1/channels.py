@@ -59,6 +59,12 @@ class InFlight:
     def has_frame(self) -> bool:
         return self.next_slice < len(self.slices)
 
+    def left(self, now_ms: int) -> bool:
+        """The last fragment has left the port: the timer starts. True the first time for a message."""
+        self.transmissions += 1
+        self.deadline_ms = now_ms + RETRANSMIT_AFTER_MS[self.transmissions - 1]
+        return self.transmissions == 1
+
 
 @dataclass(slots=True)
 class ChannelSender:
@@ -127,15 +133,6 @@ class ChannelSender:
         frame = Frame(FrameKind.DATA, self.channel, sess, flight.mid, index, count, flight.slices[index])
         return frame, index == count - 1
 
-    def message_left(self, now_ms: int) -> bool:
-        """The last fragment has left the port: the timer starts. True the first time for a message."""
-        flight = self.in_flight
-        if flight is None:
-            return False
-        flight.transmissions += 1
-        flight.deadline_ms = now_ms + RETRANSMIT_AFTER_MS[flight.transmissions - 1]
-        return flight.transmissions == 1
-
     def acknowledged(self, mid: int) -> Outgoing | None:
         """End the message that this ACK settles. A message that was never sent whole cannot have arrived.
 
@@ -185,7 +182,7 @@ class ChannelReceiver:
     def clear(self) -> None:
         self.expected_mid = 0
         self.delivered = 0
-        self._forget_slices()
+        self.slices.clear()
 
     def take(self, frame: Frame) -> Taken:
         """Judge one DATA frame of this channel and session."""
@@ -201,11 +198,7 @@ class ChannelReceiver:
         if len(self.slices) < frame.count:
             return Taken()
         message = b"".join(self.slices[index] for index in range(frame.count))
-        self._forget_slices()
+        self.slices.clear()
         self.expected_mid = (self.expected_mid + 1) % _MIDS
         self.delivered = min(self.delivered + 1, _REPEAT_WINDOW)
         return Taken(acknowledge=True, message=message)
-
-    def _forget_slices(self) -> None:
-        self.slices.clear()
-        self.count = 0

@@ -266,9 +266,8 @@ class Link:
             self._port.wrote(count)
         events: list[LinkEvent] = []
         for flight in self._port.departed(in_port):
-            sender = self._senders[flight.channel]
-            token = flight.message.token
-            if sender.in_flight is flight and sender.message_left(now_ms) and token is not None:
+            is_settled, token = self._senders[flight.channel].in_flight is not flight, flight.message.token
+            if not is_settled and flight.left(now_ms) and token is not None:
                 events.append(MessageLeft(token))
         return events
 

@@ -99,6 +99,10 @@ def test_a_reader_of_what_carries_messages_may_go_deeper() -> None:
         read_strict(deepest, max_bytes=100, max_depth=CARRYING_DEPTH - 1)
 
 
+def test_the_outermost_object_is_a_level() -> None:
+    assert [nesting(value) for value in ({}, [], {"a": 1}, {"a": {}}, [{"a": []}], 1)] == [1, 1, 1, 2, 3, 0]
+
+
 def test_size_is_checked_before_anything_else() -> None:
     with pytest.raises(FormatError, match="at most 5"):
         read_strict(b'{"a":1}', max_bytes=5)

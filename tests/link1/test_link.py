@@ -275,8 +275,13 @@ def test_only_the_mid_after_the_last_is_taken() -> None:
     assert link.dropped[DropReason.OUT_OF_TURN] == 2
 
 
-def test_a_mid_from_before_the_first_message_is_no_repeat() -> None:
+@pytest.mark.parametrize("had_a_session", [False, True])
+def test_a_mid_from_before_the_first_message_is_no_repeat(had_a_session: bool) -> None:
     link, script = up()
+    if had_a_session:
+        for mid in range(3):
+            script.say(Frame(FrameKind.DATA, sess=script.peer_tag[0], mid=mid, payload=b"before"))
+        script.open()
     sess = script.peer_tag[0]
     script.say(Frame(FrameKind.DATA, sess=sess, mid=0, payload=b"first"))
     script.take_frames()
@@ -610,6 +615,15 @@ def test_a_port_that_takes_nothing_holds_one_frame_and_the_queues_stay_bounded()
     script.pump()
     kinds = Counter(frame.kind for frame in script.take_frames())
     assert kinds[FrameKind.ACK] + kinds[FrameKind.PONG] <= 2 * MAX_PENDING_REPLIES
+
+
+@pytest.mark.parametrize("begun", [b"\x05begun", bytes([255] * 1_000)])
+def test_a_frame_begun_before_the_port_was_closed_spoils_none_after_it(begun: bytes) -> None:
+    link, script = up()
+    link.receive(begun, script.now_ms)
+    script.open()
+    assert link.state is LinkState.UP
+    assert not link.dropped
 
 
 def test_a_closed_port_ends_the_session_and_a_reopened_one_begins_another() -> None:

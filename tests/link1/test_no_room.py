@@ -104,6 +104,26 @@ def test_a_status_that_a_verdict_overtakes_knows_the_verdict() -> None:
     }
 
 
+def test_a_verdict_that_overtakes_no_status_sends_none() -> None:
+    script = proven()
+    end_of(script).send_status(device_status())
+    script.pump()
+    script.take_messages()
+    end_of(script).send_verdict(signed_verdict(1))
+    script.pump()
+    assert [type_ for type_, _ in script.take_messages()] == ["verdict"]
+
+
+def test_of_verdicts_without_room_the_newest_are_kept() -> None:
+    script = full()
+    made = [signed_verdict(number) for number in range(1, MAX_HELD_VERDICTS + 3)]
+    for wrapper in made:
+        assert end_of(script).send_verdict(wrapper)
+    acknowledge(script)
+    said = [body for type_, body in script.take_messages() if type_ == "verdict"]
+    assert said == made[2:]
+
+
 def test_nothing_of_it_goes_into_another_session() -> None:
     script = full()
     end_of(script).send_verdict(signed_verdict(1))

@@ -158,8 +158,9 @@ def test_what_is_remembered_of_a_txn(path: Path, journal: Journal) -> None:
     _, request_wrapper = make_request("a")
     _, decision = make_decision(stored)
     _, passage = make_passage(stored)
-    journal.record_decision(stored.ref, decision, awaits_passage=True)
-    journal.record_passage(stored.ref, passage)
+    assert journal.record_decision(stored.ref, decision, awaits_passage=True)
+    assert journal.record_passage(stored.ref, passage)
+    assert not journal.record_passage(stored.ref, passage), "the first alone is recorded"
     journal.close()
     again = open_journal(path.parent)
     memory = again.find_txn(txn_id_of("a"))
@@ -520,6 +521,11 @@ def refused(path: Path, words: str, **changes: str | bytes) -> None:
         Journal(path, clock=HandClock(), **members)  # type: ignore[arg-type] # str and bytes mixed
 
 
+def test_a_journal_that_leads_round_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").symlink_to("journal.db")
+    refused(tmp_path / "journal.db", "cannot be read .*; check its owner and mode")
+
+
 def test_a_missing_journal_is_not_made_anew(tmp_path: Path) -> None:
     refused(tmp_path / "journal.db", "is missing although this device has keys; restore")
     assert not (tmp_path / "journal.db").exists()
@@ -693,12 +699,26 @@ def test_an_outbox_record_whose_bytes_changed_is_not_sent(path: Path) -> None:
     journal.close()
 
 
+def test_nothing_is_left_of_outbox_records_that_are_received(path: Path) -> None:
+    journal = open_journal(path.parent)
+    for seq in (1, 2, 3):
+        journal.mail.append(OutboxEntry(seq, b"record %d" % seq), "svc.device.report")
+    journal.mail.applied(1, acked_upto_seq=2)
+    assert journal.mail.next_record(0) == OutboxEntry(3, b"record 3")
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT name FROM mail_state WHERE name LIKE 'sha256%'").fetchall() == [
+            ("sha256 3",)
+        ]
+
+
 def test_a_journal_that_has_left_the_disk_goes_on_with_its_numbers(path: Path, journal: Journal) -> None:
     last = append(journal, "a")
     journal.mail.applied(1)
     journal.leave_disk()
     for file in path.parent.iterdir():
         file.unlink()
+    journal.probe()
     after = append(journal, "b")
     assert (after.seq, after.wrapper["verdict"]["prev_ref"]) == (2, last.ref)
     assert journal.mail.position().in_applied_seq == 1

@@ -40,17 +40,18 @@ def keys(tmp_path: Path) -> KeyStore:
 
 @pytest.fixture
 def path(tmp_path: Path, keys: KeyStore) -> Path:
-    """Its journal, with a decision that was wrong."""
+    """Its journal, with a decision that was wrong, and once more as one on an unheard-of request."""
     path = tmp_path / "state" / "journal.db"
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         seal = RowSeal(keys.data_key, "journal")
         ref, seq, sealed = db.execute("SELECT ref, seq, sealed FROM answers LIMIT 1").fetchone()
         plain = seal.open(sealed, table="answers", row_id=ref, seq=seq)
-        again = seal.seal(plain, table="evidence", row_id=ref, seq=seq)
-        db.execute(
-            "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, 'decision', ?, ?, 0)",
-            (ref, seq, again),
-        )
+        for row_id, number in ((ref, seq), ("0" * 64, None)):
+            again = seal.seal(plain, table="evidence", row_id=row_id, seq=number or 0)
+            db.execute(
+                "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, 'decision', ?, ?, 0)",
+                (row_id, number, again),
+            )
     return path
 
 

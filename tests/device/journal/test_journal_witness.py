@@ -78,6 +78,26 @@ def test_no_flipped_bit_in_the_log_gives_a_number_twice(
     assert "the witness restored them" in caplog.text
 
 
+def test_no_frame_of_a_log_that_was_brought_in_hides_what_the_file_has(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    stored = append(journal, "0")
+    for number in range(1, 20):
+        append(journal, str(number))
+    _, decision = make_decision(stored)
+    journal.record_decision(stored.ref, decision, awaits_passage=False)
+    journal.maintain()
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    for place in range(32, (taken / "journal.db-wal").stat().st_size, 7 * 536):
+        damaged = shutil.copytree(taken, tmp_path / str(place))
+        edit(damaged / "journal.db-wal", flipped(place))
+        again = open_journal(damaged)
+        memory = again.find_txn(txn_id_of("0"))
+        assert memory is not None and memory.decision_ref is not None, place
+        again.close()
+
+
 def test_what_came_of_a_verdict_that_was_put_back_is_asked_for_again(
     running: tuple[Journal, Path], tmp_path: Path
 ) -> None:
@@ -329,7 +349,8 @@ def test_an_outbox_record_that_only_the_log_has_is_not_sent(
             journal.mail.applied(1)
         with pytest.raises(JournalError):
             journal.mail.next_record(0)
-    assert journal.mail.next_record(0) == made
+    for _ in range(2):
+        assert journal.mail.next_record(0) == made
     taken = taken_from(journal, folder, tmp_path / "taken")
     (taken / "journal.db-wal").unlink()
     again = open_journal(taken)
