@@ -100,7 +100,8 @@ def test_a_reader_of_what_carries_messages_may_go_deeper() -> None:
 
 
 def test_the_outermost_object_is_a_level() -> None:
-    assert [nesting(value) for value in ({}, [], {"a": 1}, {"a": {}}, [{"a": []}], 1)] == [1, 1, 1, 2, 3, 0]
+    values: list[object] = [{}, [], {"a": 1}, {"a": {}}, [{"a": []}], 1]
+    assert list(map(nesting, values)) == [1, 1, 1, 2, 3, 0]
 
 
 def test_size_is_checked_before_anything_else() -> None:

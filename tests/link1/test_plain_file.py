@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from link1.plain_file import read_plain_file
+from link1.plain_file import check_replaceable, read_plain_file
 
 
 def test_a_small_file_costs_no_more_than_its_size_whatever_the_limit(tmp_path: Path) -> None:
@@ -62,3 +62,13 @@ def test_what_is_no_plain_file_is_refused_and_never_opened(
         with pytest.raises(OSError, match=word) as raised:
             read_plain_file(path, 1_000)
         assert raised.value.errno == code
+
+
+def test_a_plain_file_or_nothing_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "nothing"):
+        check_replaceable(tmp_path / name)
+    for path in (tmp_path, tmp_path / "link", Path("/dev/null")):
+        with pytest.raises(OSError, match="expected a plain file"):
+            check_replaceable(path)
