@@ -1,6 +1,6 @@
 """Bytes on their way through a port, against a queue that holds the number of a frame for each byte."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from link1.channels import InFlight, Outgoing
@@ -49,6 +49,7 @@ class PlainQueue:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("pppwwwddgo"), st.integers(0, 30), st.booleans()), max_size=40))
+@example([("p", 4, True), ("p", 4, True), ("w", 5, False), ("g", 0, False)])  # one inside, one unwritten
 def test_any_course_of_writes_and_drops_is_accounted_for(steps: list[tuple[str, int, bool]]) -> None:
     queue, plain = PortQueue(), PlainQueue()
     for step, size, ends in steps:

@@ -153,6 +153,13 @@ def test_the_post_is_under_the_signature_and_pins_the_ciphertext() -> None:
     assert refused.value.code == "length_mismatch"
 
 
+def test_the_post_of_a_later_version_is_not_read_as_one_of_this() -> None:
+    record = inbox_record()
+    post = record["post"] | {"v": 2}
+    with pytest.raises(FormatError, match=r"\bv\b"):
+        check(record | {"post": post, "sig_b64": b64_encode(MAILMAN.sign(Kind.POST.signed_bytes(post)))})
+
+
 def test_a_ciphertext_does_not_open_under_other_addressing() -> None:
     """The holder of the signing key still cannot readdress what was sealed."""
     record = inbox_record()
