@@ -21,6 +21,10 @@ STEP_ROWS: Final = 100
 """Records that are deleted in one transaction, in some hundredths of a second; others write in between."""
 PAUSE_S: Final = 0.02
 """Between two of them. The writer of a server next to this process looks that often for a free moment."""
+LONGEST_GAP_MS: Final = 7 * DAY_MS
+"""A clock that stands longer than this after the last sweep may be wrong, and what is deleted is gone."""
+DOUBTED_S: Final = 24 * 3600.0
+"""So long a server with such a clock deletes nothing, unless an operator says so."""
 COUNTED: Final = ("idempotency", "deltas", "events", "verdicts", "sessions")
 """The tables whose records are counted for an operator."""
 
@@ -57,6 +61,17 @@ def sweep(tx: Tx, now_ms: int, most: int = STEP_ROWS) -> Swept:
             break
     tx.purge_after_commit = bool(left)
     return Swept(counts, not left)
+
+
+def since_last(tx: Tx, now_ms: int) -> int:
+    """Milliseconds from the last sweep of a server to ``now_ms``; 0 when there was none."""
+    return now_ms - int(tx.scalar("SELECT coalesce(max(at_ms), :now_ms) FROM last_sweep", now_ms=now_ms))
+
+
+def note_sweep(tx: Tx, now_ms: int) -> None:
+    """A server has swept."""
+    tx.run("DELETE FROM last_sweep")
+    tx.run("INSERT INTO last_sweep (at_ms) VALUES (:now_ms)", now_ms=now_ms)
 
 
 def sweep_all(store: CloudStore, now_ms: int) -> Swept:

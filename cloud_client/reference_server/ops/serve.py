@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,7 @@ from typing import cast
 from starlette.types import ASGIApp
 
 from cloud_client.contract import is_loopback
-from cloud_client.reference_server.contract.times import NowMs, system_now_ms
+from cloud_client.reference_server.contract.times import DAY_MS, NowMs, system_now_ms
 from cloud_client.reference_server.contract.words import DEFAULT_PORT
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.domain.devices import rollouts
@@ -51,6 +52,10 @@ log = logging.getLogger("palm.cloud")
 SWEEP_EVERY_S = 3600.0
 Ready = Callable[[str, str | None], None]
 """Called with the base URL, and that of the admin bind where there is one."""
+_DOUBTED = (
+    "the clock stands %d days after the last sweep: if it is right, `palmctl cloud sweep` deletes what is "
+    "past its retention, and this server does in 24 hours; if not, set it"
+)
 _SHUTDOWN_S = 5
 _LEAST_RATE_SCALE = 0.25
 """The first page of a gallery costs a device 5 of its 20: with less it could never have one."""
@@ -219,9 +224,19 @@ def _stopping() -> Iterator[asyncio.Event]:
 
 
 async def _sweep_regularly(api: Api) -> None:
+    doubted_since_s: float | None = None
     while True:
         try:
-            log.info("sweep: %s", (await _swept(api.store, api.service.now_ms())).shown)
+            now_ms = api.service.now_ms()
+            gap_ms = await api.store.read(partial(retention.since_last, now_ms=now_ms))
+            if gap_ms <= retention.LONGEST_GAP_MS:
+                doubted_since_s = None
+            elif doubted_since_s is None:
+                doubted_since_s = time.monotonic()
+            if doubted_since_s is None or time.monotonic() - doubted_since_s >= retention.DOUBTED_S:
+                log.info("sweep: %s", (await _swept(api.store, now_ms)).shown)
+            else:
+                log.error(_DOUBTED, gap_ms // DAY_MS)
         except StoreUnavailable as error:
             log.warning("sweep not done, tried again later: %s", error)
         except Exception as error:  # noqa: BLE001 - without this task nothing would be deleted any more
@@ -238,6 +253,7 @@ async def _swept(store: AsyncStore, now_ms: int) -> retention.Swept:
     while swept.more:
         await asyncio.sleep(retention.PAUSE_S)
         swept = swept.then(await store.write(step, durable=False))
+    await store.write(partial(retention.note_sweep, now_ms=now_ms), durable=False)
     return swept
 
 

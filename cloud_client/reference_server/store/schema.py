@@ -582,6 +582,11 @@ _UNDELIVERED = (
         WHERE release_seq IS NOT NULL AND acked_ms IS NULL""",
 )
 
+_SWEPT = (
+    # When a server swept last, by its clock.
+    "CREATE TABLE last_sweep (at_ms BIGINT NOT NULL)",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -595,6 +600,7 @@ MIGRATIONS: Final = (
     _RECEIPTS,
     _RESUMED,
     _UNDELIVERED,
+    _SWEPT,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from cloud_client.reference_server.contract.times import DAY_MS, system_now_ms
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import retention, serve
 from cloud_client.reference_server.ops.data_directory import DataDirectory
@@ -25,6 +26,7 @@ from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tests.palmctl import PALMCTL, printed
 from tools.cloud.command import cloud as command
+from tools.cloud.store import opened_store
 from tools.palmctl.main import main
 
 
@@ -264,3 +266,25 @@ def test_it_sweeps_on_after_an_error_of_any_kind(tmp_path: Path, monkeypatch: py
     options = ServeOptions(DataDirectory.of(tmp_path), port=0)
     asyncio.run(asyncio.wait_for(serve.serve(options, lambda *_: None), 20))
     assert len(swept) >= 3
+
+
+def test_a_clock_that_leapt_deletes_nothing_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Verdicts of thirteen months would be gone before anyone could set it."""
+    monkeypatch.setattr(serve, "SWEEP_EVERY_S", 0.01)
+    monkeypatch.setattr(retention, "DOUBTED_S", 0.05)
+    with opened_store(tmp_path, None) as (store, _, _):
+        store.write(lambda tx: retention.note_sweep(tx, system_now_ms() - 8 * DAY_MS))
+    lines_at_sweep: list[int] = []
+
+    def swept(_tx: Tx, _now_ms: int) -> retention.Swept:
+        lines_at_sweep.append(len(caplog.messages))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return retention.Swept({}, more=False)
+
+    monkeypatch.setattr(retention, "sweep", swept)
+    options = ServeOptions(DataDirectory.of(tmp_path), port=0)
+    asyncio.run(asyncio.wait_for(serve.serve(options, lambda *_: None), 20))
+    doubts = [line for line in caplog.messages if "the clock stands 8 days after the last sweep" in line]
+    assert doubts and lines_at_sweep[0] >= len(doubts)
