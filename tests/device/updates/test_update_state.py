@@ -205,6 +205,13 @@ def test_the_first_release_of_a_kind_may_be_number_one() -> None:
     assert model_tested(UpdateState(), manifest(PAYLOAD, 1), OLD).waiting != SHIPPED
 
 
+def test_a_release_that_another_follows_while_it_is_received_is_reported_as_withdrawn() -> None:
+    state = offered(UpdateState(), manifest(PAYLOAD, 7))
+    state = offered(state, software(8))
+    assert state.receiving == software(8)
+    assert [note.release_seq for note in state.withdrawn] == [7]
+
+
 def test_what_is_over_needs_no_offer_and_what_is_in_force_is_not_withdrawn() -> None:
     over = given_up(offered(UpdateState(), manifest(PAYLOAD, 7), by_network=True), "bad_hash")
     assert over.by_network == ()
