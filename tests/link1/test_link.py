@@ -617,7 +617,7 @@ def test_a_port_that_takes_nothing_holds_one_frame_and_the_queues_stay_bounded()
     assert kinds[FrameKind.ACK] + kinds[FrameKind.PONG] <= 2 * MAX_PENDING_REPLIES
 
 
-@pytest.mark.parametrize("begun", [b"\x05begun", bytes([255] * 1_000)])
+@pytest.mark.parametrize("begun", [b"\x05begun", bytes([255] * 2_000)])
 def test_a_frame_begun_before_the_port_was_closed_spoils_none_after_it(begun: bytes) -> None:
     link, script = up()
     link.receive(begun, script.now_ms)
