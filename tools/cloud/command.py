@@ -1,6 +1,7 @@
 """`palmctl cloud …`: the reference server, and what its operator does to it while it runs."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -393,10 +394,13 @@ def root_show() -> Work:
 def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: bool) -> None:
     """Delete what is past its retention, and count it. Servers go on meanwhile."""
     from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339, system_now_ms
-    from cloud_client.reference_server.ops.retention import sweep_all
+    from cloud_client.reference_server.ops.retention import note_sweep, sweep_all
 
     at_ms = system_now_ms() if timestamp is None else parse_rfc3339(timestamp)
     if at_ms is None or not 0 <= at_ms <= LATEST_MS:
         raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
     with opened_store(data, database) as (store, _, _):
-        echo(sweep_all(store, at_ms).shown, as_json=as_json)
+        swept = sweep_all(store, at_ms)
+        if timestamp is None:
+            store.write(partial(note_sweep, now_ms=at_ms))
+        echo(swept.shown, as_json=as_json)

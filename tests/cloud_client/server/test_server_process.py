@@ -288,3 +288,16 @@ def test_a_clock_that_leapt_deletes_nothing_at_once(
     asyncio.run(asyncio.wait_for(serve.serve(options, lambda *_: None), 20))
     doubts = [line for line in caplog.messages if "the clock stands 8 days after the last sweep" in line]
     assert doubts and lines_at_sweep[0] >= len(doubts)
+
+
+def test_who_sweeps_by_hand_vouches_for_the_clock(tmp_path: Path) -> None:
+    def since_last_ms() -> int:
+        with opened_store(tmp_path, None) as (store, _, _):
+            return store.read(lambda tx: retention.since_last(tx, system_now_ms()))
+
+    with opened_store(tmp_path, None) as (store, _, _):
+        store.write(lambda tx: retention.note_sweep(tx, system_now_ms() - 8 * DAY_MS))
+    for words in (["sweep", "--now", "2020-01-31T00:00:00Z"], ["sweep"]):
+        assert since_last_ms() >= 8 * DAY_MS
+        assert CliRunner().invoke(command, [*words, "--data", str(tmp_path)]).exit_code == 0
+    assert since_last_ms() < DAY_MS
