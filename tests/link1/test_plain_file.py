@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from link1.plain_file import check_replaceable, read_plain_file
+from link1.plain_file import check_replaceable, read_plain_file, sync_folder
 
 
 def test_a_small_file_costs_no_more_than_its_size_whatever_the_limit(tmp_path: Path) -> None:
@@ -72,3 +72,10 @@ def test_a_plain_file_or_nothing_may_be_replaced(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "link", Path("/dev/null")):
         with pytest.raises(OSError, match="expected a plain file"):
             check_replaceable(path)
+
+
+def test_what_makes_names_durable_holds_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        sync_folder(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
