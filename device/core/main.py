@@ -273,7 +273,12 @@ class Palmd:
             clock=clock,
         )
         self.hardware = Hardware(self.health)
-        link = ServiceLink(self.health, clock, has_cloud=config.cloud is not None)
+        link = ServiceLink(
+            self.health,
+            clock,
+            has_cloud=config.cloud is not None,
+            signed_ms=lambda: opened.pinned.service_ms,
+        )
         end = device_end(opened.pinned, opened.keys.verdict, clock)
 
         def camera_changed(state: CameraState) -> None:

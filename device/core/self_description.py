@@ -74,11 +74,15 @@ class Hardware:
 
 class ServiceLink:
     """Whether the service is reachable, as the carrier reports it, and the difference of its clock. Every
-    method runs on the loop's thread."""
+    method runs on the loop's thread. `signed_ms`: the newest time that the service has signed."""
 
-    def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
+    def __init__(
+        self, health: Health, clock: Clock, *, has_cloud: bool, signed_ms: Callable[[], int] = lambda: 0
+    ) -> None:
         self._health = health
         self._clock = clock
+        self._signed_ms = signed_ms
+        self._behind = False
         self._unreported_until_ms = clock.monotonic_ms() + FIRST_REPORT_MS if has_cloud else 0
         self._silent_from_ms = clock.monotonic_ms() + SILENT_MS if has_cloud else None
         """When the carrier counts as away."""
@@ -95,9 +99,18 @@ class ServiceLink:
         self._take(state)
 
     def look(self) -> None:
-        """Notice that the carrier is away: its last word does not hold for ever, and mail waits for it."""
+        """Notice that the carrier is away: its last word does not hold for ever, and mail waits for it.
+        Without a network, notice a clock that is behind what the service has signed."""
         if self._silent_from_ms is not None and self._clock.monotonic_ms() >= self._silent_from_ms:
             self._take(CloudState(online=False, detail=SILENT_WORD))
+        behind_ms = 0 if self.state.online else self._signed_ms() - self._clock.wall_ms()
+        behind = behind_ms > SIGNATURE_SKEW_S * 1000
+        if behind:
+            detail = f"the service has signed something {behind_ms // 1000} s later than this clock; set it"
+            self._health.report(HealthWord.CLOCK_UNTRUSTED, detail)
+        elif self._behind and not self.state.online:  # with a network, server_time decides
+            self._health.clear(HealthWord.CLOCK_UNTRUSTED)
+        self._behind = behind
 
     def _take(self, state: CloudState) -> None:
         self.state = state

@@ -64,6 +64,32 @@ def test_a_device_without_a_network_expects_no_carrier() -> None:
     assert health.words == ()
 
 
+def test_a_device_without_a_network_notices_a_clock_that_is_behind_what_the_service_signed() -> None:
+    """Nothing else would tell: mail has no `Svc-Server-Time`."""
+    clock, health, signed_ms = HandClock(), Health(lambda _words: None), 0
+    link = ServiceLink(health, clock, has_cloud=False, signed_ms=lambda: signed_ms)
+    signed_ms = clock.wall_ms() + 301_000
+    link.look()
+    assert health.words == (HealthWord.CLOCK_UNTRUSTED,)
+    assert "301 s" in health.details[HealthWord.CLOCK_UNTRUSTED]
+    clock.now_ms += 1_000
+    link.look()
+    assert health.words == ()
+
+
+@pytest.mark.parametrize("ahead_s", [0, 301])
+def test_with_a_network_the_services_clock_decides(ahead_s: int) -> None:
+    """What the service signed may be of a day on which its clock had leapt."""
+    clock, health = HandClock(), Health(lambda _words: None)
+    link = ServiceLink(health, clock, has_cloud=True, signed_ms=lambda: clock.wall_ms() + 3_600_000)
+    link.look()
+    assert health.words == (HealthWord.CLOCK_UNTRUSTED,)
+    link.link_state(CloudState(True, "fine"))
+    link.server_time(clock.wall_ms() + 1_000 * ahead_s)
+    link.look()
+    assert health.words == ((HealthWord.CLOCK_UNTRUSTED,) if ahead_s else ())
+
+
 def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
     program = "from device.core import main, self_description as own; own.SILENT_MS = 300; main.main()"
 
