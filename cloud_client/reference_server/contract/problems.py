@@ -245,6 +245,7 @@ class Problem(Exception):
     """Ends a request with a problem answer.
 
     ``headers`` and ``members`` are added to the answer (``Allow``, ``Retry-After``, ``snapshot_seq``).
+    ``reason`` is for the log alone, and never quotes what was received.
     """
 
     def __init__(
@@ -255,6 +256,7 @@ class Problem(Exception):
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, Any] | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(code.value)
         self.code = code
@@ -262,6 +264,7 @@ class Problem(Exception):
         self.errors = tuple(errors)
         self.headers = dict(headers or {})
         self.members = dict(members or {})
+        self.reason = reason
 
     @property
     def status(self) -> int:
@@ -288,9 +291,9 @@ def invalid(pointer: str, code: str) -> Problem:
     return Problem(ProblemCode.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
 
 
-def unauthenticated() -> Problem:
-    """The one answer to every credential failure."""
-    return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
+def unauthenticated(reason: str) -> Problem:
+    """The one answer to every credential failure; the log says why."""
+    return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"}, reason=reason)
 
 
 def unavailable(headers: Mapping[str, str] | None = None) -> Problem:

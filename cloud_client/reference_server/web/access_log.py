@@ -14,6 +14,8 @@ class ServedRequest:
     status: int
     took_s: float
     request_id: str
+    reason: str = ""
+    """Why it was refused, where its answer does not say so."""
 
     def log(self) -> None:
         """Write the line to standard error; a record of ``logging`` costs as much as ten of them."""
@@ -21,7 +23,8 @@ class ServedRequest:
         try:
             sys.stderr.write(
                 f"{stamp} palm.cloud.access {self.method} {self.template} "
-                f"{self.status} {self.took_s * 1000:.1f} ms {self.request_id}\n"
+                f"{self.status} {self.took_s * 1000:.1f} ms {self.request_id}"
+                f"{self.reason and f': {self.reason}'}\n"
             )
         except OSError:
             return  # where the log's own disk is full the line is lost; the request is still answered

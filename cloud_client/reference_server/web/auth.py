@@ -43,10 +43,10 @@ class SignedParts:
 def credential(values: Sequence[str], scheme: str) -> str:
     """What follows ``scheme`` and exactly one space in the only Authorization header."""
     if len(values) != 1:
-        raise unauthenticated()
+        raise unauthenticated("no Authorization header, or several")
     found, _, rest = values[0].partition(" ")
     if found.lower() != scheme.lower():
-        raise unauthenticated()
+        raise unauthenticated(f"Authorization is not of the scheme {scheme}")
     return rest
 
 
@@ -54,7 +54,7 @@ def authenticate_key(tx: Tx, authorization: Sequence[str]) -> PartnerCaller:
     """The API key of ``Authorization: Bearer …``."""
     found = API_KEY.fullmatch(credential(authorization, "Bearer"))
     if found is None:
-        raise unauthenticated()
+        raise unauthenticated("what follows Bearer is no API key")
     mode, key_id, secret = found.groups()
     row = tx.one(
         "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
@@ -63,7 +63,7 @@ def authenticate_key(tx: Tx, authorization: Sequence[str]) -> PartnerCaller:
     held = row["secret_sha256"] if row else _NO_SECRET
     matches = hmac.compare_digest(held, token_hash(secret))
     if row is None or not matches or row["revoked_ms"] is not None or row["livemode"] != (mode == "live"):
-        raise unauthenticated()
+        raise unauthenticated("the API key is unknown, revoked, or of the other environment")
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
     return PartnerCaller(key_id, environment, frozenset(row["scopes"].split()))
 
@@ -85,7 +85,7 @@ def verify_device(
     if tx.exists(
         "SELECT 1 FROM nonces WHERE kid = :kid AND nonce = :nonce", kid=verified.kid, nonce=verified.nonce
     ):
-        raise unauthenticated()
+        raise unauthenticated("the nonce was used before")
     return _admitted(tx, verified.kid, now_ms, for_revoked=for_revoked), verified
 
 
@@ -105,11 +105,11 @@ def admit_device(tx: Tx, verified: VerifiedRequest, now_ms: int, *, for_revoked:
 def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> DeviceCaller:
     row = _device_of(tx, kid)
     if row is None:
-        raise unauthenticated()
+        raise unauthenticated("keyid names no known key")
     revoked = row["status"] == DeviceStatusWord.REVOKED and for_revoked
     recent = row["revoked_ms"] is None or now_ms - row["revoked_ms"] < REVOKED_KEYS_ANSWER_MS
     if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
-        raise unauthenticated()
+        raise unauthenticated("the device is revoked or wiped")
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
     return DeviceCaller(row["device_id"], environment, row["kind"], row["status"], kid)
 
@@ -127,14 +127,14 @@ def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Pro
     """The provisioning token of ``Authorization: Provisioning …``, known and not expired."""
     token = credential(authorization, PROVISIONING_SCHEME)
     if not PROVISIONING_TOKEN.fullmatch(token):
-        raise unauthenticated()
+        raise unauthenticated("what follows Provisioning is no token")
     row = tx.one(
         """SELECT tenant_id, livemode, device_id, expires_ms FROM provisioning_tokens
            WHERE token_hash = :token_hash""",
         token_hash=token_hash(token),
     )
     if row is None or row["expires_ms"] <= now_ms:
-        raise unauthenticated()
+        raise unauthenticated("the provisioning token is unknown or has expired")
     return ProvisioningCaller(token, Environment(row["tenant_id"], bool(row["livemode"])), row["device_id"])
 
 
@@ -149,8 +149,8 @@ def check_body(verified: VerifiedRequest, body: bytes) -> None:
     """The body is the one whose digest was signed."""
     try:
         verified.check_body(body)
-    except HttpSignatureError:
-        raise unauthenticated() from None
+    except HttpSignatureError as error:
+        raise unauthenticated(str(error)) from None
 
 
 def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_ms: int) -> VerifiedRequest:
@@ -158,7 +158,7 @@ def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_m
     for name in _SIGNATURE_HEADERS:
         values = parts.headers.get(name, ())
         if len(values) > 1:
-            raise unauthenticated()
+            raise unauthenticated(f"several {name} headers")
         if values:
             headers[name] = values[0]
     try:
@@ -171,8 +171,8 @@ def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_m
             key_of=key_of,
             now_s=now_ms // 1000,
         )
-    except HttpSignatureError:
-        raise unauthenticated() from None
+    except HttpSignatureError as error:
+        raise unauthenticated(str(error)) from None
 
 
 def spend_nonce(tx: Tx, verified: VerifiedRequest, now_ms: int) -> None:
@@ -185,4 +185,4 @@ def spend_nonce(tx: Tx, verified: VerifiedRequest, now_ms: int) -> None:
         expires_ms=now_ms + NONCE_MEMORY_S * 1000,
     )
     if not fresh:
-        raise unauthenticated()
+        raise unauthenticated("the nonce was used before")

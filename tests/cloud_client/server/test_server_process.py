@@ -15,6 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from cloud_client.http_signature import content_digest
 from cloud_client.reference_server.contract.times import DAY_MS, system_now_ms
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import retention, serve
@@ -25,9 +26,25 @@ from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tests.palmctl import PALMCTL, printed
+from tests.until import until
 from tools.cloud.command import cloud as command
 from tools.cloud.store import opened_store
 from tools.palmctl.main import main
+
+
+def test_the_log_alone_says_why_a_credential_is_refused(running: Running) -> None:
+    """Whoever builds a device or a back office next to the server sees nothing but the same 401 otherwise."""
+    board = Board(running, running.palmctl("tenant", "create", "acme")["tenant_id"])
+    stranger = httpx.get(f"{running.url}/v1/subjects", trust_env=False)
+    changed = board.send("POST", "/v1/devices/self/report", b"{}", {"Content-Digest": content_digest(b"[]")})
+    board.host = "another.example"
+    elsewhere = board.send("GET", "/v1/devices/self/status")
+    assert {answer.status_code for answer in (stranger, changed, elsewhere)} == {401}
+    assert len({json.dumps(answer.json() | {"instance": ""}) for answer in (stranger, elsewhere)}) == 1
+    unsigned = "signature does not verify: signature does not hold"
+    reasons = ((stranger, "no Authorization header, or several"), (changed, unsigned), (elsewhere, unsigned))
+    lines = [f"{answer.headers['X-Request-Id']}: {reason}\n" for answer, reason in reasons]
+    until(lambda: all(line in running.log.read_text() for line in lines))
 
 
 def test_a_waiting_device_hears_of_everything(running: Running) -> None:

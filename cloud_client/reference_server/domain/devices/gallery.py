@@ -66,7 +66,7 @@ def _seq_now(call: Call, tx: Tx) -> int:
     """The stream's position now; reads again everything that a long wait may have changed."""
     device = row_by_id(tx, call.environment, call.caller.device_id)
     if device["status"] != DeviceStatusWord.ACTIVE:
-        raise unauthenticated()
+        raise unauthenticated("the device was revoked while it waited")
     return _check_history(call, tx).seq
 
 

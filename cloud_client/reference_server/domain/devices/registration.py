@@ -67,7 +67,7 @@ def register(
         token_hash=token_hash(holder.token),
     )
     if token is None or token["keys_digest"] not in (None, digest):
-        raise unauthenticated()
+        raise unauthenticated("the provisioning token has registered other keys")
     again = _registered_again(tx, environment, body, keys, seal_pub)
     if not again:
         _store(tx, environment, body, keys, seal_pub, now_ms=now_ms)
@@ -96,13 +96,13 @@ def _check_proof(body: RegisterDevice, holder: ProvisioningCaller, verdict_key: 
     facts = body.model_dump(exclude={"proof"})
     facts["token_sha256"] = hashlib.sha256(holder.token.encode()).hexdigest()
     if body.device_id != holder.device_id:
-        raise unauthenticated()
+        raise unauthenticated("the provisioning token is for another device_id")
     try:
         if canonical_bytes(body.proof.register_obj) != canonical_bytes(facts):  # to Python, 0 is false
-            raise unauthenticated()
+            raise unauthenticated("register_obj is not the body without proof, with token_sha256")
         verify_object(Kind.REGISTER, body.proof.model_dump(), verdict_key)
-    except Link1Error:
-        raise unauthenticated() from None
+    except Link1Error as error:
+        raise unauthenticated(f"proof: {error}") from None
 
 
 def _registered_again(

@@ -75,6 +75,7 @@ class Exchange:
     rate_headers: Mapping[str, str]
     device_surface: bool = False
     retirement: Retirement | None = None
+    reason: str = ""
 
 
 class Api:
@@ -135,6 +136,7 @@ class Api:
                 answer.status,
                 time.monotonic() - exchange.started_s,
                 exchange.request_id,
+                exchange.reason,
             )
         )
 
@@ -437,6 +439,7 @@ def _credential(caller: Caller) -> str:
 
 
 def _problem_answer(problem: Problem, exchange: Exchange) -> ApiAnswer:
+    exchange.reason = problem.reason
     return ApiAnswer(problem.status, problem.body(exchange.request_id), problem.headers)
 
 
