@@ -82,11 +82,17 @@ def write_on_stick(path: Path, data: bytes) -> None:
     check_replaceable(path)
     aside = path.with_name(path.name + ".partial")
     with naming(path):
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
+        aside.unlink(missing_ok=True)  # a stick may bring a link by this name, or a FIFO
+        try:
+            with aside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise
     with contextlib.suppress(OSError):  # not every file system lets a folder be synced
         sync_folder(path.parent)
 

@@ -200,8 +200,10 @@ def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None
     assert (folder / "link").is_symlink() and not (tmp_path / "elsewhere").exists()
     unnamed = CliRunner().invoke(main, [*words, "--out", ""])
     assert (unnamed.exit_code, "is empty" in unnamed.stderr) == (2, True)
+    (folder / "palm.part").symlink_to(tmp_path / "elsewhere")  # as a stick may bring it
     done = CliRunner().invoke(main, [*words, "--out", str(folder / "palm")])
     assert done.exit_code == 0, done.stderr
+    assert not (folder / "palm").is_symlink() and not (tmp_path / "elsewhere").exists()
     assert sorted(path.name for path in folder.iterdir()) == ["link", "palm"]
 
 

@@ -122,4 +122,6 @@ def republish(folder: Path, model_id: str, out: Path) -> None:
 def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
     """Write a release file (`tools.palmctl.release_file`). Raises OSError."""
     signed = canonical_bytes(wrapper)
-    path.write_bytes(MAGIC + LENGTH.pack(len(signed)) + signed + payload)
+    path.unlink(missing_ok=True)  # a stick may bring a link by this name
+    with path.open("xb") as file:
+        file.write(MAGIC + LENGTH.pack(len(signed)) + signed + payload)

@@ -1,12 +1,13 @@
-"""What root writes in a state directory becomes its owner's."""
+"""What root writes in a state directory becomes its owner's; what it writes on a stick stays on the stick."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device.platform.files import hand_over
+from device.platform.files import hand_over, write_on_stick
 
 OWNER = 65_532
 
@@ -34,3 +35,29 @@ def test_a_file_that_vanishes_meanwhile_leaves_no_other_with_root(
     entries = [path for path in state.rglob("*") if path.exists()]
     assert sorted(path.name for path in entries) == ["journal", "kept", "kept", "updates"]
     assert {path.stat().st_uid for path in entries} == {OWNER}
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_stick_that_brings_the_name_leads_root_nowhere_else(tmp_path: Path, kind: str) -> None:
+    stick, victim = tmp_path / "stick", tmp_path / "victim"
+    stick.mkdir()
+    victim.write_text("theirs")
+    if kind == "link":
+        (stick / "reg.json.partial").symlink_to(victim)
+    else:
+        os.mkfifo(stick / "reg.json.partial")
+    write_on_stick(stick / "reg.json", b"ours")
+    assert [(path.name, path.is_symlink()) for path in stick.iterdir()] == [("reg.json", False)]
+    assert (victim.read_text(), (stick / "reg.json").read_text()) == ("theirs", "ours")
+
+
+def test_a_stick_that_is_full_holds_what_it_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reg.json").write_text("earlier")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_on_stick(tmp_path / "reg.json", b"ours")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"reg.json": "earlier"}
