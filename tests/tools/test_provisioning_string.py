@@ -25,6 +25,7 @@ from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.authorities import Authority
 from tests.palmctl import PALMCTL, printed
+from tests.until import until
 from tools.cloud.pack_invitation import pack_invitation
 from tools.palmctl.camera_string import confinement
 from tools.palmctl.main import main
@@ -230,6 +231,30 @@ def test_the_process_that_sees_the_code_may_do_nothing() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["65534", "0" * 16, "0" * 16, "1", "lo"]
+
+
+def test_a_command_that_is_killed_leaves_the_camera_free(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="palm-codes-") as name:
+        Path(name).chmod(0o755)
+        cv2.imwrite(str(Path(name, "0.png")), picture("https://other.example"))
+        words = ("provision", "--string-camera", "--camera", f"file:{name}", "--state-dir", str(tmp_path))
+        with subprocess.Popen(
+            [*PALMCTL, *words, "--config", str(tmp_path / "device.toml")],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ) as command:  # fmt: skip
+            children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+            until(lambda: "string_reader" in "".join(map(words_of, children.read_text().split())))
+            reader = children.read_text().strip()
+            command.kill()
+        until(lambda: "string_reader" not in words_of(reader))
+
+
+def words_of(pid: str) -> str:
+    """The command line of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_an_expired_token_is_said_to_be_expired(

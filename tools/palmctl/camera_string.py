@@ -69,15 +69,17 @@ def _string(reader: "subprocess.Popen[bytes]") -> str:
 
 
 def confinement(source: str) -> list[str]:
-    """The words that start the reader's interpreter with as little as it needs."""
+    """The words that start the reader's interpreter with as little as it needs. However its parent ends, it
+    ends too, and the camera is free."""
     if os.geteuid() != 0:
-        return ["setpriv", "--no-new-privs", "--"]
+        return ["setpriv", "--pdeathsig=KILL", "--no-new-privs", "--"]
     nobody = pwd.getpwnam("nobody")
     group = _camera_group(source)
     return [
         *("unshare", "--net", "--ipc", "--"),
         *("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}"),
         "--clear-groups" if group is None else f"--groups={group}",
+        "--pdeathsig=KILL",
         *("--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--"),
     ]
 
