@@ -151,6 +151,7 @@ def test_both_names_of_this_machine_are_good(page: LocalPage) -> None:
         ({}, b"{", 400),
         ({}, b"[" * 3000, 400),
         ({"Content_Length": str(MAX_BODY_BYTES + 1)}, b"", 413),
+        ({"Content_Length": "9" * 5000}, b"", 413),
         ({"Content_Length": "-1"}, b"", 411),
     ],
 )

@@ -7,6 +7,7 @@ Every request must, in this order,
 No cross-origin header is ever sent, scripts come from here alone, nothing may be cached or framed.
 """
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -22,6 +23,7 @@ from urllib.parse import parse_qsl
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 4096
+_MOST_LENGTH_DIGITS: Final = 9
 SOCKET_S: Final = 60.0
 GONE_AFTER_BYE_S: Final = 4.0
 """A page that closes may be reloading."""
@@ -188,12 +190,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > self.local.most_body_bytes:
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdecimal() else HTTPStatus.LENGTH_REQUIRED
-        try:
+        if not length.isdecimal():
+            return HTTPStatus.LENGTH_REQUIRED
+        if len(length) > _MOST_LENGTH_DIGITS or int(length) > self.local.most_body_bytes:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        read: object = None
+        with contextlib.suppress(ValueError, RecursionError):
             read = json.loads(self.rfile.read(int(length)) or b"{}")
-        except (ValueError, RecursionError):
-            return HTTPStatus.BAD_REQUEST
         if not isinstance(read, dict):
             return HTTPStatus.BAD_REQUEST
         members.update(read)
