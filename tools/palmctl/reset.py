@@ -102,7 +102,7 @@ def begun_before(config: DeviceConfig) -> bool:
 
 def stop_daemons(config: DeviceConfig, tell: Callable[[str], None]) -> None:
     """See to it that no palmd is at work on the state. Raises ResetRefused."""
-    if not _is_running(config):
+    if not palmd_runs(config):
         return
     systemctl = shutil.which("systemctl")
     if systemctl is None or not _BOOTED.is_dir():
@@ -112,7 +112,7 @@ def stop_daemons(config: DeviceConfig, tell: Callable[[str], None]) -> None:
     if done.returncode != 0:
         raise ResetRefused("systemctl could not stop palmd; run this as root: sudo palmctl factory-reset")
     give_up_s = time.monotonic() + _STOPPED_WITHIN_S
-    while _is_running(config):
+    while palmd_runs(config):
         if time.monotonic() > give_up_s:
             raise ResetRefused(
                 "a palmd still runs after the unit was stopped: end the program that started it"
@@ -125,7 +125,7 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
     IpcRefused, IpcNotPermitted, StateError, OSError.
     """
     state_dir = config.device.state_dir
-    if _is_running(config):
+    if palmd_runs(config):
         try:
             read_status(config.control_socket)
         except DeviceError:
@@ -151,7 +151,7 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
     reset_folder(state_dir, here.device_id, here.gate_id, here.dbd_id)
 
 
-def _is_running(config: DeviceConfig) -> bool:
+def palmd_runs(config: DeviceConfig) -> bool:
     """Whether a palmd listens or holds its journal; in doubt it is. One too busy to answer is running too."""
     if _journal_in_use(config):
         return True

@@ -1,6 +1,7 @@
 """A registration over a stick, from both ends: the real device's steps and the real service's command."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from link1.keys import SigningKey
 from models.manifest import shipped_model_dir
 from tests.device.provisioning.provisioning_setting import spelt
 from tests.palmctl import printed
+from tests.until import until
 from tools.palmctl.main import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
@@ -193,6 +195,26 @@ def test_without_the_validators_key_the_steps_are_done_again(stick: Stick) -> No
     assert json.loads(done.stdout)["dbd_kids"] == [validator.kid]
     examined = CliRunner().invoke(main, ["doctor", "validator", *place])
     assert examined.exit_code == 0 and validator.kid in examined.stdout
+
+
+def test_a_palmd_that_runs_is_to_be_restarted(stick: Stick) -> None:
+    """It knows what was pinned when it started: another validator would wait before it for ever."""
+    folders = ("--runtime-dir", str(stick.folder / "run"), "--camera", f"file:{stick.folder}")
+    assert stick.provision(*IDS, *folders).exit_code == 0
+    stick.answer()
+    done = stick.provision("--root-kid", stick.root_kid)
+    assert done.exit_code == 0 and "systemctl restart" not in done.stderr
+    stick.file.unlink()
+    stick.answer()
+    words = [sys.executable, "-m", "device.core.main", "--config", str(stick.config)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as palmd:
+        try:
+            until((stick.folder / "run/control/sock").exists)
+            done = stick.provision("--root-kid", stick.root_kid)
+        finally:
+            palmd.terminate()
+    assert done.exit_code == 0 and "systemctl restart palmd" in done.stderr
+    assert json.loads(done.stdout)["device_id"] == "gate-7"
 
 
 def test_no_secret_is_on_the_stick_or_printed(stick: Stick) -> None:

@@ -256,10 +256,14 @@ def _write_authority(file: Path, packed: bytes) -> None:
 
 
 def _print_done(done: "Provisioned", settings: DeviceConfig, path: Path, as_json: bool) -> None:
+    from tools.palmctl.reset import palmd_runs
+
     if as_json:
         click.echo(json.dumps(_told(done, settings, path)))
-        return
-    click.echo("\n".join((_lines(done, settings, path), *_fingerprint(done.keys.verdict.kid))))
+    else:
+        click.echo("\n".join((_lines(done, settings, path), *_fingerprint(done.keys.verdict.kid))))
+    if palmd_runs(settings):  # with what was pinned before, which it may also write again
+        click.echo(_("The daemons take it when they start: systemctl restart palmd palm-syncd"), err=True)
 
 
 def _fingerprint(kid: str) -> list[str]:
