@@ -6,6 +6,7 @@ nothing.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from device.platform.threads import StoreThread
 from device.trust.bundle import with_bundle
 from device.trust.policy import Policy, read_policy
 from device.trust.service_status import ServiceStatus
-from device.trust.trust import Pinned, Trust, reread, save_trust, with_dbd_keys, with_service_keys
+from device.trust.trust import Pinned, Trust, load_trust, reread, save_trust, with_dbd_keys, with_service_keys
 from link1.canonical import JsonObject
 
 _log = logging.getLogger(__name__)
@@ -98,12 +99,20 @@ class Pinning:
     async def _pin(self, change: Callable[[Trust], Trust]) -> bool:
         """Write the changed trust to disk, then apply it; False when nothing changes."""
         async with self._changing:
-            trust = change(self.pinned.trust)
-            if self._stopped or trust.obj == self.pinned.trust.obj:
+            if self._stopped or change(self.pinned.trust).obj == self.pinned.trust.obj:
                 return False
             try:
-                await self.thread.do(lambda: save_trust(self.path, trust))
+                trust = await self.thread.do(lambda: self._saved(change))
             except TrustError as error:
                 raise StateError(str(error)) from error  # the disk failed; the signed object is valid
             self.pinned.replace(trust)
             return True
+
+    def _saved(self, change: Callable[[Trust], Trust]) -> Trust:
+        """The file, changed: a technician may have registered this device again since the start."""
+        found = self.pinned.trust
+        with contextlib.suppress(StateError):
+            found = load_trust(self.path)
+        trust = change(found)
+        save_trust(self.path, trust)
+        return trust

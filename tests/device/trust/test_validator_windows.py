@@ -31,6 +31,8 @@ from tests.device.core_makers import (
     DBD_ID,
     DBD_KEY,
     NOW_MS,
+    config_obj,
+    signed_config,
 )
 from tests.device.trust.pinned_makers import bundle, registered
 
@@ -287,3 +289,24 @@ def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
     thread.close()
     assert pinned.service_ms == NOW_MS + 1_000
     assert pinned.validator_key(NEXT_KEY.kid, NOW_MS) == NEXT_KEY.public
+
+
+def test_what_a_technician_pinned_meanwhile_is_not_written_over(tmp_path: Path) -> None:
+    """Registered again over a stick while palmd runs; then the mail brings a configuration."""
+    path, pinned, thread = tmp_path / "trust.json", Pinned(registered()), StoreThread("test")
+    pinning = Pinning(
+        pinned,
+        read_policy(pinned.trust.config, roots=pinned.trust.roots, taken_at_ms=NOW_MS),
+        path=path,
+        thread=thread,
+        now_ms=lambda: NOW_MS,
+        validator_keys_changed=lambda: None,
+        policy_changed=lambda: None,
+    )
+    both = [window(DBD_KEY, 0, None), window(NEXT_KEY, 0, None)]
+    save_trust(path, with_dbd_keys(registered(), both, NOW_MS))
+    asyncio.run(pinning.take_config(signed_config(config_obj(config_seq=2))))
+    thread.close()
+    for held in (Pinned(load_trust(path)), pinned):
+        assert held.validator_key(NEXT_KEY.kid, NOW_MS) == NEXT_KEY.public
+    assert read_policy(load_trust(path).config, roots=pinned.trust.roots, taken_at_ms=NOW_MS).config_seq == 2
