@@ -43,6 +43,10 @@ def configuration(case: Case) -> Finding:
     return ok(f"{case.config_path} can be used: {config.device.id} at {config.device.gate_id}, {network}")
 
 
+_KEYS_LOST = (
+    "see the line `ownership`; if the keys are lost, `palmctl factory-reset`, have the device revoked, and "
+    "provision again with a new token"
+)
 _OTHER_TPM = (
     "it opens only with the TPM that encrypted it, in the same state of secure boot, or with the host key: "
     "put that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, have "
@@ -76,8 +80,7 @@ def provisioned(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     if "keys" in case.closed and not encrypted:
         return not_checked(f"root {case.trust.roots[0].kid}; the keys may not be read by this user")
     if case.keys is None and (os.geteuid() == 0 or not encrypted):
-        lost = "see the line `ownership`; if the keys are lost, register the device again"
-        return fail(case.keys_problem, _OTHER_TPM if encrypted else lost)
+        return fail(case.keys_problem, _OTHER_TPM if encrypted else _KEYS_LOST)
     encrypted_keys = "keys are encrypted credentials (`palmctl status` shows the verdict key)"
     key = f"verdict key {case.keys.verdict.kid}" if case.keys else encrypted_keys
     return ok(f"{key}, root {case.trust.roots[0].kid}")

@@ -144,13 +144,13 @@ def checked_key(path: Path, key: bytes) -> bytes:
     if len(key) != KEY_BYTES:
         found = f"{len(key)}" if len(key) < KEY_BYTES else "more"
         raise KeyStoreError(
-            f"{path} is damaged: expected {KEY_BYTES} bytes, found {found}; "
-            "the device has to be registered again with new keys"
+            f"{path} is damaged: expected {KEY_BYTES} bytes, found {found}; restore it, or run "
+            "`palmctl factory-reset`, have the device revoked, then provision it with a new token"
         )
     if not any(key):
         raise KeyStoreError(
-            f"{path} is damaged: it holds only zeros, as after a power cut on a disk that ignores sync; "
-            "the device has to be registered again with new keys"
+            f"{path} is damaged: it holds only zeros, as after a power cut on a disk that ignores sync; run "
+            "`palmctl factory-reset`, have the device revoked, then provision it with a new token"
         )
     return key
 
@@ -159,7 +159,10 @@ def _check_private(path: Path, status: os.stat_result, is_kind: Callable[[int], 
     mode, user = status.st_mode, os.geteuid()
     if not is_kind(mode):
         kind = "folder" if expected == "0700" else "plain file"
-        raise KeyStoreError(f"{path} is no {kind}; restore it or register the device again with new keys")
+        raise KeyStoreError(
+            f"{path} is no {kind}; restore it, or run `palmctl factory-reset`, have the device revoked, then "
+            "provision it with a new token"
+        )
     if mode & 0o077:
         raise KeyStoreError(
             f"{path} is open to other users: expected mode {expected}, found {stat.S_IMODE(mode):04o}; "
