@@ -120,7 +120,8 @@ def test_the_string_alone_makes_a_device_that_believes_this_service(service: Ser
 def test_the_board_takes_what_the_operators_command_printed(service: Service, tmp_path: Path) -> None:
     invited = CliRunner().invoke(main, service.invite("gate-9-left"))
     assert len(invited.stdout.splitlines()) > 1
-    done = on_board(tmp_path, "--string-stdin", "--json", given=invited.stdout)
+    as_saved = "\ufeff" + invited.stdout.replace("\n", "\r\n")  # by an editor of Windows
+    done = on_board(tmp_path, "--string-stdin", "--json", given=as_saved)
     assert done.returncode == 0, done.stderr
     assert load_config(tmp_path / "etc/device.toml").device.id == "gate-9-left"
 

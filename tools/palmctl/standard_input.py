@@ -20,7 +20,7 @@ def secret_line(what: str) -> str:
             "was another file given?"
         )
     try:
-        return line.decode("utf-8").strip()
+        return line.decode("utf-8-sig").strip()  # some editors put a mark of order in front
     except UnicodeDecodeError:
         raise click.UsageError(
             f"standard input: expected the {what} as UTF-8 text, found other bytes; was another file given?"
