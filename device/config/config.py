@@ -244,7 +244,7 @@ def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is not a device configuration",))
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # an editor may put a byte order mark in front
         if max(map(len, text.split("\n"))) > MAX_LINE_CHARACTERS:
             raise ConfigError((f"{path}: has a line of over {MAX_LINE_CHARACTERS} characters; split it",))
         return text, tomllib.loads(text)

@@ -85,6 +85,11 @@ def test_defaults(tmp_path: Path) -> None:
     assert config.enrolment.hands == ("L", "R")
 
 
+def test_a_file_that_an_editor_of_windows_saved_is_read(tmp_path: Path) -> None:
+    saved = "\ufeff" + FULL.lstrip().replace("\n", "\r\n")
+    assert load(tmp_path, saved) == load(tmp_path, FULL)
+
+
 def test_a_relative_file_source_starts_at_the_file(tmp_path: Path) -> None:
     assert load(tmp_path, SMALLEST).camera.source == f"file:{tmp_path / 'frames'}"
 
