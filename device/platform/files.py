@@ -20,6 +20,8 @@ from link1.errors import FormatError
 from link1.plain_file import check_replaceable, open_plain_file, sync_folder
 
 _SUM: Final = "sha256"
+_LARGEST_SECRET_BYTES: Final = 64 * 1024
+"""Far above any key or credential; the size of a file on a damaged card may be anything."""
 
 
 def write_synced(path: Path, data: bytes, *, mode: int) -> None:
@@ -127,7 +129,7 @@ def shred(path: Path) -> None:
     if stat.S_ISREG(status.st_mode):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            os.write(descriptor, bytes(status.st_size))
+            os.write(descriptor, bytes(min(status.st_size, _LARGEST_SECRET_BYTES)))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

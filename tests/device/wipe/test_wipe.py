@@ -316,6 +316,14 @@ def test_a_folder_that_may_not_be_listed_keeps_nothing_else_from_its_end(
     assert set(files_of(state)) == ERASED
 
 
+def test_a_key_file_of_an_impossible_size_keeps_nothing_from_its_end(state: Path) -> None:
+    """As on a damaged card: memory for all of it there is not."""
+    os.truncate(state / "keys" / "data.key", 1 << 43)
+    begin_wipe(state, ORDER)
+    assert finish_wipe(state) is not None
+    assert set(files_of(state)) == ERASED
+
+
 def full_while(what: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that has room for no file while `what` is there."""
     real = os.rename
