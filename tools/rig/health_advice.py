@@ -57,7 +57,8 @@ ADVICE: Mapping[HealthWord, Advice] = {
         "see that `palm-syncd` runs; then network, TLS and server: `palmctl doctor server`",
     ),
     HealthWord.CLOCK_UNTRUSTED: Advice(
-        "this clock and the service's differ by more than 300 s", "`timedatectl set-ntp true`"
+        "this clock and the service's differ by more than 300 s",
+        "`timedatectl set-ntp true`; without a network `timedatectl set-time`",
     ),
     HealthWord.STORAGE_LOW: Advice(
         "less than 64 MiB is free",
