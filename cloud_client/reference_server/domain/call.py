@@ -1,6 +1,6 @@
 """What a handler takes and returns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,7 @@ class ApiAnswer:
     ``forgets`` is a person whose palms are dropped from memory once this is committed.
     ``unfinished`` is work that would hold the store for too long in one transaction: it is called in one
     transaction after another until it returns False; then the answer is sent.
+    ``reason`` is for the log alone: why a part was refused, without anything that was received.
     """
 
     status: int
@@ -70,3 +71,9 @@ class ApiAnswer:
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
     """The JSON of ``body``, where many get the same."""
+    reason: str = ""
+
+
+def why_refused(device_id: str, refusals: Sequence[str]) -> str:
+    """The ``reason`` of an answer that refuses some of what a device sent: how much, and the first."""
+    return f"{device_id}: {len(refusals)} refused: {refusals[0]}" if refusals else ""

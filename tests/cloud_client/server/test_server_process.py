@@ -23,7 +23,11 @@ from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.ops.serve import ServeOptions
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import connect_store
+from link1.bodies import Box
+from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
+from link1.sealed import SERVICE_ID, seal_record
+from link1.signed import Kind
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tests.palmctl import PALMCTL, printed
 from tests.until import until
@@ -44,6 +48,44 @@ def test_the_log_alone_says_why_a_credential_is_refused(running: Running) -> Non
     unsigned = "signature does not verify: signature does not hold"
     reasons = ((stranger, "no Authorization header, or several"), (changed, unsigned), (elsewhere, unsigned))
     lines = [f"{answer.headers['X-Request-Id']}: {reason}\n" for answer, reason in reasons]
+    until(lambda: all(line in running.log.read_text() for line in lines))
+
+
+def test_the_log_says_what_is_wrong_with_what_a_device_hands_in(running: Running) -> None:
+    """The code "malformed" alone leaves whoever builds a device to guess; by mail there is not even that."""
+    tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+    partner, board = running.partner(tenant), Board(running, tenant)
+    wrong = board.verdict()
+    wrong["verdict"] |= {"quality_q": 101}
+    wrong["sig_b64"] = b64_encode(board.verdict_key.sign(Kind.VERDICT.signed_bytes(wrong["verdict"])))
+    items: JsonObject = {"items": [{"signed_verdict": wrong}]}
+    assert board.send("POST", "/v1/verdicts/batch", json.dumps(items).encode()).json()["rejected"]
+    bodies: list[tuple[str, JsonObject]] = [
+        ("svc.verdicts.batch", items),
+        ("svc.device.wiped", {"wipe_id": 5}),
+    ]
+    records = [
+        seal_record(
+            box=Box.OUT,
+            src=board.device_id,
+            dst=SERVICE_ID,
+            seq=seq,
+            rid=f"{seq:032x}",
+            created_ms=1,
+            type_=type_,
+            body=body,
+            to=board.mail_seal_key,
+            signer=board.verdict_key,
+        )
+        for seq, (type_, body) in enumerate(bodies, 1)
+    ]
+    for record in records:
+        post(partner, f"/v1/devices/{board.device_id}/outbox", {"records": [record]}).raise_for_status()
+    lines = [
+        "gate-1: 1 refused: item 0 malformed: member quality_q is not an integer from 0 to 100\n",
+        "gate-1: 1 refused: record 1 item 0 malformed: member quality_q is not an integer from 0 to 100\n",
+        "gate-1: 1 refused: record 2 malformed: the contents are outside the contract: /wipe_id (type)\n",
+    ]
     until(lambda: all(line in running.log.read_text() for line in lines))
 
 

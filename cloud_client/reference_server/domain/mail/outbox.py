@@ -8,7 +8,7 @@ happen in the transaction that answers. So `acked_upto_seq` never covers what co
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from cloud_client.reference_server.contract.mail import MailedReport, SubmitOutb
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.sealed import check_outbox_record
 from cloud_client.reference_server.contract.words import DeviceStatusWord
-from cloud_client.reference_server.domain.call import ApiAnswer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call, why_refused
 from cloud_client.reference_server.domain.devices import reports
 from cloud_client.reference_server.domain.devices.records import heard_by_mail, mark_wiped, row_by_id
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
@@ -56,6 +56,7 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
             new = _take(reader, device["device_id"], record)
         except SealError as error:
             rejected.append(shown.RejectedRecord(seq=item.post.seq, rid=item.post.rid, code=error.code))
+            reader.refusals.append(f"record {item.post.seq} {error.code}: {error}")
         else:
             (accepted if new else duplicates).append(item.post.seq)
     report = _apply_in_order(reader, device)
@@ -81,6 +82,7 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
             acked_upto_seq=acked_upto_seq,
         ),
         unfinished=None if filling is None else filling.step,
+        reason=why_refused(device["device_id"], reader.refusals),
     )
 
 
@@ -120,6 +122,8 @@ class _Reader:
     environment: Environment
     now_ms: int
     seal_keys: list[SealKey]
+    refusals: list[str] = field(default_factory=list)
+    """What was refused, and why: of the mail, and of the verdicts in it."""
 
     def open(self, record: JsonObject, ciphertext: bytes) -> tuple[OutboxKind, Content]:
         """What is inside a record. SealError ``malformed`` when that is nothing we know."""
@@ -131,8 +135,11 @@ class _Reader:
                 return kind, _CONTENTS[kind](body)
             except SealError as error:
                 refusal = error
-            except (ValueError, Problem):
-                raise SealError("malformed", "the contents are outside the contract") from None
+            except ValueError:
+                raise SealError("malformed", "the contents are of no known type") from None
+            except Problem as problem:
+                places = ", ".join(f"{found.pointer} ({found.code})" for found in problem.errors)
+                raise SealError("malformed", f"the contents are outside the contract: {places}") from None
         raise refusal
 
 
@@ -233,7 +240,10 @@ def _apply(reader: _Reader, device: Row, record: JsonObject) -> Content:
     _, content = reader.open(record, ciphertext)
     if isinstance(content, VerdictBatch):
         # Item by item as on the device's own route; what is refused there is no concern of the mail.
-        uploads.take_batch(reader.tx, reader.environment, device["device_id"], content, reader.now_ms)
+        _, refusals = uploads.take_batch(
+            reader.tx, reader.environment, device["device_id"], content, reader.now_ms
+        )
+        reader.refusals.extend(f"record {record['post']['seq']} {refusal}" for refusal in refusals)
     elif isinstance(content, MailedReport):
         _apply_report(reader, device, content, record["post"]["created_ms"])
     return content

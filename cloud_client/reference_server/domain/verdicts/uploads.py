@@ -18,7 +18,7 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import VerdictBatch
 from cloud_client.reference_server.contract.times import LATEST_MS
 from cloud_client.reference_server.contract.words import BatchCode
-from cloud_client.reference_server.domain.call import ApiAnswer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call, why_refused
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.tenancy.callers import Environment
@@ -36,36 +36,41 @@ V = TypeVar("V", Decision, Passage)
 
 
 class _RefusedItem(Exception):
-    """An item, or a part of it, is not taken."""
+    """An item, or a part of it, is not taken; ``why`` quotes nothing of it."""
 
-    def __init__(self, code: BatchCode) -> None:
-        super().__init__(code.value)
+    def __init__(self, code: BatchCode, why: object = "") -> None:
+        super().__init__(f"{code.value}: {why}" if why else code.value)
         self.code = code
 
 
 def upload_verdicts(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/verdicts/batch``."""
-    return ApiAnswer(200, take_batch(tx, call.environment, call.caller.device_id, call.body, call.now_ms))
+    taken, refusals = take_batch(tx, call.environment, call.caller.device_id, call.body, call.now_ms)
+    return ApiAnswer(200, taken, reason=why_refused(call.caller.device_id, refusals))
 
 
 def take_batch(
     tx: Tx, environment: Environment, device_id: str, batch: VerdictBatch, now_ms: int
-) -> shown.BatchResult:
-    """Take the batch of a device, whichever way it came; each item is judged alone."""
+) -> tuple[shown.BatchResult, list[str]]:
+    """Take the batch of a device, whichever way it came; each item is judged alone.
+
+    The answer, and for the log what is refused and why.
+    """
     take = _Upload(tx, environment, device_id, now_ms, next_change_no(tx, environment, now_ms))
     result = shown.BatchResult(accepted=[], duplicates=[], rejected=[])
+    refusals: list[str] = []
     for index, item in enumerate(batch.items):
         try:
             verdict_id, new = _take_verdict(take, item)
         except _RefusedItem as refusal:
-            result.rejected.append(shown.Rejected(index=index, code=refusal.code.value))
-            continue
-        (result.accepted if new else result.duplicates).append(verdict_id)
-        result.rejected += [
-            shown.Rejected(index=index, code=code.value) for code in _take_outcome(take, verdict_id, item)
-        ]
-        _refresh(take, verdict_id)
-    return result
+            refused = [(refusal.code, str(refusal))]
+        else:
+            (result.accepted if new else result.duplicates).append(verdict_id)
+            refused = _take_outcome(take, verdict_id, item)
+            _refresh(take, verdict_id)
+        result.rejected += [shown.Rejected(index=index, code=code.value) for code, _ in refused]
+        refusals += [f"item {index} {why}" for _, why in refused]
+    return result, refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +108,21 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
         or not set(item) <= _ITEM_MEMBERS
         or not isinstance(item.get("outcome_unknown", False), bool)
     ):
-        raise _RefusedItem(BatchCode.MALFORMED)
+        raise _RefusedItem(BatchCode.MALFORMED, f"an item has at most {', '.join(sorted(_ITEM_MEMBERS))}")
     wrapper: JsonObject = item.get("signed_verdict", {})
     try:
         kid = signer_kid_of(Kind.VERDICT, wrapper)
         key = _verdict_key(take, kid)
         verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, key))
         verdict_id = object_ref(wrapper)
-    except FormatError:
-        raise _RefusedItem(BatchCode.MALFORMED) from None
-    except SignatureError:
-        raise _RefusedItem(BatchCode.BAD_SIGNATURE) from None
+    except FormatError as error:
+        raise _RefusedItem(BatchCode.MALFORMED, error) from None
+    except SignatureError as error:
+        raise _RefusedItem(BatchCode.BAD_SIGNATURE, error) from None
     if verdict.device_id != take.device_id:
         raise _RefusedItem(BatchCode.WRONG_DEVICE)
     if verdict.decided_at_ms > LATEST_MS:
-        raise _RefusedItem(BatchCode.MALFORMED)
+        raise _RefusedItem(BatchCode.MALFORMED, "decided_at_ms is after the year 9999")
     if tx.exists("SELECT 1 FROM verdicts WHERE verdict_id = :verdict_id", verdict_id=verdict_id):
         return verdict_id, False
     rival = tx.one(
@@ -266,19 +271,19 @@ _PASSAGE = _Part(
 )
 
 
-def _take_outcome(take: _Upload, verdict_id: str, item: JsonObject) -> list[BatchCode]:
-    """The outcome of a verdict; the codes of the refused parts."""
+def _take_outcome(take: _Upload, verdict_id: str, item: JsonObject) -> list[tuple[BatchCode, str]]:
+    """The outcome of a verdict; the codes of the refused parts, and why."""
     if item.get("outcome_unknown"):
         take.tx.run("UPDATE verdicts SET outcome_unknown = 1 WHERE verdict_id = :id", id=verdict_id)
     refused = []
     try:
         _take_part(take, verdict_id, item, _DECISION)
     except _RefusedItem as refusal:
-        refused.append(refusal.code)
+        refused.append((refusal.code, str(refusal)))
     try:
         _take_part(take, verdict_id, item, _PASSAGE)
     except _RefusedItem as refusal:
-        refused.append(refusal.code)
+        refused.append((refusal.code, str(refusal)))
     return refused
 
 
@@ -290,8 +295,8 @@ def _take_part(take: _Upload, verdict_id: str, item: JsonObject, part: _Part[V])
     try:
         verified = _verified(take, row["dbd_id"], wrapper, part)
         text = _text(wrapper)
-    except (FormatError, SignatureError):
-        raise _RefusedItem(part.bad) from None
+    except (FormatError, SignatureError) as error:
+        raise _RefusedItem(part.bad, error) from None
     held = row[part.member]
     # What was kept unverified is verified once the validator's key is known and it is sent again.
     if held is None or (verified and not row[part.verified]):

@@ -136,7 +136,7 @@ class Api:
                 answer.status,
                 time.monotonic() - exchange.started_s,
                 exchange.request_id,
-                exchange.reason,
+                exchange.reason or answer.reason,
             )
         )
 
