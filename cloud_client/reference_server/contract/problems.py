@@ -286,9 +286,9 @@ class Problem(Exception):
         }
 
 
-def invalid(pointer: str, code: str) -> Problem:
+def invalid(pointer: str, code: str, *, reason: str = "") -> Problem:
     """422 ``validation_failed`` for one place."""
-    return Problem(ProblemCode.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
+    return Problem(ProblemCode.VALIDATION_FAILED, errors=[FieldError(pointer, code)], reason=reason)
 
 
 def unauthenticated(reason: str) -> Problem:

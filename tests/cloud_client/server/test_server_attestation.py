@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloud_client.reference_server.domain.devices import attestation
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.web.access_log import ServedRequest
 from link1.canonical import b64_decode, b64_encode
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
@@ -333,7 +334,12 @@ def test_chains_that_are_good(cloud: Cloud, device: SimDevice, root: Maker, at: 
     assert device.post(PATH, evidence(device, *chain))["trust"]["verified"]
 
 
-def test_chains_that_prove_nothing(device: SimDevice, root: Maker, at: datetime) -> None:
+def test_chains_that_prove_nothing(
+    cloud: Cloud, device: SimDevice, root: Maker, at: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their maker sees one answer; the log of the server has the reason."""
+    served: list[ServedRequest] = []
+    monkeypatch.setattr(cloud.api, "on_answer", served.append)
     leaf = root.issue(p256(), at=at)
     stranger = root_of(at)
     not_a_ca = root.issue(p256(), ca=False, at=at)
@@ -355,8 +361,25 @@ def test_chains_that_prove_nothing(device: SimDevice, root: Maker, at: datetime)
         "the root alone": (root,),
         "a small curve": (root.issue(ec.generate_private_key(ec.SECP224R1()), at=at),),
     }
+    reasons = {}
     for what, chain in chains.items():
         assert refused(device, evidence(device, *chain)) == NOT_VERIFIED, what
+        reasons[what] = served[-1].reason
+    assert reasons == {
+        "another CA": "no factory CA of ours issued the last certificate of the chain",
+        "another CA, brought along": "no factory CA of ours issued the last certificate of the chain",
+        "issued by a leaf": "an issuer is no CA, or its path length is too short",
+        "a path too long": "an issuer is no CA, or its path length is too short",
+        "an issuer that may not sign certificates": "an issuer may not sign certificates: key usage",
+        "expired": "a certificate of the chain, or its CA, is not valid now",
+        "not yet valid": "a certificate of the chain, or its CA, is not valid now",
+        "a CA as leaf": "the leaf is a CA",
+        "a leaf that may not sign": "the leaf may not sign: key usage",
+        "an extension that is not understood": "a critical extension of a certificate is not understood",
+        "in the wrong order": "certificate 0 of the chain is not issued by the next",
+        "the root alone": "the leaf is a CA",
+        "a small curve": "the leaf's key is neither Ed25519 nor ECDSA on P-256 or P-384",
+    }
 
 
 def damaged(maker: Maker) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ where the challenge is the one of the device's latest signed status (300 s, once
 a factory CA that an operator configured; the CA itself may be left out of it. Leaf and CA keys are ECDSA
 on P-256 or P-384 or Ed25519 (CA keys also RSA); the leaf signs with SHA-256, in DER.
 
-What does not verify is one answer, whatever the reason.
+What does not verify is one answer, whatever the reason, which the log alone has.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class X509Evidence(Body):
 
 
 class _NotVerified(Exception):
-    """The evidence proves nothing; the reason is not disclosed."""
+    """The evidence proves nothing; the reason is for the log alone, and quotes nothing of it."""
 
 
 def attest_device(call: Call, tx: Tx) -> ApiAnswer:
@@ -80,8 +80,8 @@ def attest_device(call: Call, tx: Tx) -> ApiAnswer:
     evidence = _evidence(body.evidence)
     try:
         proof = _verify(call, tx, device, evidence)
-    except _NotVerified:
-        raise invalid("/evidence", "not_verified") from None
+    except _NotVerified as error:
+        raise invalid("/evidence", "not_verified", reason=str(error)) from None
     _bind_leaf(tx, device, proof.leaf)
     return _attested(tx, device, proof, call.now_ms)
 
@@ -208,8 +208,10 @@ def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> _Proof:
         path = _checked_path(chain, roots, now)
         message = PREFIX + _digest_of(tx, device) + _spent_challenge(tx, device, call.now_ms)
         _check_signature(chain[0], message, b64_decode(evidence.sig_b64))
-    except (*_UNREADABLE, TypeError, InvalidSignature, KeyFormatError, SignatureError):
-        raise _NotVerified from None
+    except (InvalidSignature, SignatureError):
+        raise _NotVerified("sig_b64 is not the leaf's, or over other keys or another challenge") from None
+    except (*_UNREADABLE, TypeError, KeyFormatError) as error:
+        raise _NotVerified(f"a certificate cannot be read: {type(error).__name__}") from None
     leaf_key = path[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     expires_ms = min(int(certificate.not_valid_after_utc.timestamp()) for certificate in path) * 1000
     return _Proof(
@@ -227,18 +229,19 @@ def _checked_path(
         chain = chain[:-1]
     leaf = chain[0]
     if _basic(leaf) is not None and leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-        raise _NotVerified
+        raise _NotVerified("the leaf is a CA")
     usage = _usage(leaf)
     if usage is not None and not usage.digital_signature:
-        raise _NotVerified
+        raise _NotVerified("the leaf may not sign: key usage")
     # A renewed CA has the name and the key of the one before it: the one that is good for longest counts.
+    refusal = _NotVerified("no factory CA of ours issued the last certificate of the chain")
     for above in sorted(roots, key=lambda root: root.not_valid_after_utc, reverse=True):
         if _issued(chain[-1], above):
             try:
                 return _path_to(above, chain, now)
-            except _NotVerified:
-                continue
-    raise _NotVerified
+            except _NotVerified as error:
+                refusal = error
+    raise refusal
 
 
 def _path_to(
@@ -246,13 +249,14 @@ def _path_to(
 ) -> list[x509.Certificate]:
     issuers = [*chain[1:], above]
     for below, (certificate, issuer) in enumerate(zip(chain, issuers, strict=True)):
-        certificate.verify_directly_issued_by(issuer)
+        if not _issued(certificate, issuer):
+            raise _NotVerified(f"certificate {below} of the chain is not issued by the next")
         _check_issuer(issuer, below=below)
     for certificate in (*chain, above):
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise _NotVerified
+            raise _NotVerified("a certificate of the chain, or its CA, is not valid now")
         if any(item.critical and item.oid not in _UNDERSTOOD for item in certificate.extensions):
-            raise _NotVerified
+            raise _NotVerified("a critical extension of a certificate is not understood")
     return [*chain, above]
 
 
@@ -268,9 +272,9 @@ def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
     """A CA that may have ``below`` other CAs between itself and a leaf."""
     basic, usage = _basic(certificate), _usage(certificate)
     if basic is None or not basic.ca or (basic.path_length is not None and basic.path_length < below):
-        raise _NotVerified
+        raise _NotVerified("an issuer is no CA, or its path length is too short")
     if usage is not None and not usage.key_cert_sign:
-        raise _NotVerified
+        raise _NotVerified("an issuer may not sign certificates: key usage")
 
 
 def _basic(certificate: x509.Certificate) -> x509.BasicConstraints | None:
@@ -313,7 +317,7 @@ def _spent_challenge(tx: Tx, device: Row, now_ms: int) -> bytes:
         now_ms=now_ms,
     )
     if row is None:
-        raise _NotVerified
+        raise _NotVerified("no status was read in the last 300 s, or its challenge is spent")
     challenge: bytes = row["challenge"]
     return challenge
 
@@ -325,4 +329,4 @@ def _check_signature(leaf: x509.Certificate, message: bytes, signature: bytes) -
     elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
         key.verify(signature, message, ec.ECDSA(SHA256()))
     else:
-        raise _NotVerified
+        raise _NotVerified("the leaf's key is neither Ed25519 nor ECDSA on P-256 or P-384")
