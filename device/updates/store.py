@@ -31,7 +31,7 @@ from device.updates.state import SHIPPED, UpdateState
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError
-from link1.plain_file import sync_folder
+from link1.plain_file import open_plain_file, read_plain_file, sync_folder
 from models.manifest import MANIFEST_NAME
 
 MAX_STATE_BYTES: Final = 64 * 1024
@@ -224,8 +224,8 @@ class UpdateStore:
     def keeps(self, shipped: Path) -> bool:
         """Whether `kept_model` is the model in `shipped`: a manifest names its files by their hashes."""
         try:
-            kept = (self.kept_model / MANIFEST_NAME).read_bytes()
-            return kept == (shipped / MANIFEST_NAME).read_bytes()
+            wanted = (shipped / MANIFEST_NAME).read_bytes()
+            return read_plain_file(self.kept_model / MANIFEST_NAME, len(wanted)) == wanted
         except OSError:
             return False
 
@@ -265,8 +265,9 @@ class UpdateStore:
         folder = self._incoming(manifest)
         good: dict[int, int] = {}
         try:
-            noted = (folder / "chunks").read_bytes()
-            with (folder / "payload").open("rb") as payload:
+            with open_plain_file(folder / "chunks") as notes:
+                noted = notes.read(manifest.chunk_count * _NOTE.size)
+            with open_plain_file(folder / "payload") as payload:
                 for index, crc in _NOTE.iter_unpack(noted[: len(noted) // _NOTE.size * _NOTE.size]):
                     if index >= manifest.chunk_count or index in good:
                         continue

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,6 +136,17 @@ def test_a_damaged_copy_is_no_model(start: Start, config: DeviceConfig) -> None:
     in_force(start, OLD, GalleryFacts(1, OLD))
     (config.device.state_dir / "models" / "shipped" / "palm-embedding.onnx").write_bytes(b"torn")
     assert in_force(start, NEW, GalleryFacts(1, OLD)) == NEW
+
+
+def test_a_pipe_in_the_copy_stops_no_start_and_the_copy_is_made_again(
+    start: Start, config: DeviceConfig
+) -> None:
+    in_force(start, OLD, GalleryFacts(1, OLD))
+    manifest = UpdateStore(config.device.state_dir).kept_model / "manifest.json"
+    manifest.unlink()
+    os.mkfifo(manifest)
+    assert in_force(start, OLD, GalleryFacts(1, OLD)) == OLD
+    assert manifest.is_file()
 
 
 def test_a_disk_that_refuses_the_copy_stops_no_start(
