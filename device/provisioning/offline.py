@@ -44,6 +44,7 @@ from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import HEX32, NAME
+from link1.plain_file import read_plain_file
 from link1.signed import Kind
 
 REQUEST_TYPE: Final = "palm-access.registration.request"
@@ -175,7 +176,7 @@ def _read_pending(config: DeviceConfig) -> tuple[RegistrationFacts, str] | None:
     """Facts and token of the request whose answer is awaited."""
     path = _pending_path(config)
     try:
-        obj = read_strict(path.read_bytes(), max_bytes=MAX_FILE_BYTES)
+        obj = read_strict(read_plain_file(path, MAX_FILE_BYTES), max_bytes=MAX_FILE_BYTES)
         body = members.nested(obj, "body")
         facts = RegistrationFacts(
             device_id=members.text(body, "device_id", NAME),

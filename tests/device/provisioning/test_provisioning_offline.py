@@ -1,6 +1,7 @@
 """A registration over a stick, from both ends: the real device's steps and the real service's command."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,14 @@ def test_without_the_validators_key_the_steps_are_done_again(stick: Stick) -> No
     assert json.loads(done.stdout)["dbd_kids"] == [validator.kid]
     examined = CliRunner().invoke(main, ["doctor", "validator", *place])
     assert examined.exit_code == 0 and validator.kid in examined.stdout
+
+
+def test_a_pipe_in_the_place_of_the_request_is_named(stick: Stick) -> None:
+    stick.request()
+    (stick.state / PENDING_NAME).unlink()
+    os.mkfifo(stick.state / PENDING_NAME)
+    done = stick.provision()
+    assert done.exit_code == 1 and "found a FIFO" in done.stderr
 
 
 def test_a_palmd_that_runs_is_to_be_restarted(stick: Stick) -> None:
