@@ -42,8 +42,8 @@ MAX_ASKING: Final = 3 * MAX_REFS
 """Messages that wait for the journal's memory at a time; what is beyond is dropped. The answers to one
 `resolve` are two thirds of it."""
 MAX_CANCELS_ASKING: Final = MAX_REFS
-"""With so many waiting a `cancel` is dropped: it is unsigned, so an attacker in the cable can forge any
-number, and what is signed keeps its room."""
+"""With so many of its kind waiting a `cancel` is dropped: it is unsigned, so an attacker in the cable can
+forge any number, and what is signed keeps its room."""
 MAX_UNKEPT: Final = 1_024
 """Ends of requests, answers and missing answers that wait until the journal can be written; the oldest go
 first."""
@@ -110,6 +110,8 @@ class Gate:
         self._session = 0
         self._asking = 0
         """Messages that wait for the journal's memory."""
+        self._cancels_asking = 0
+        """The cancels among them."""
         self._dropped = False
         """Whether a signed message found no room there since none waited."""
         self._on_its_way: dict[str, _OnItsWay] = {}
@@ -251,8 +253,7 @@ class Gate:
                     request.txn_id, lambda memory: self._engine.request(request, wrapper, memory, now_ms)
                 )
             case events.CancelReceived(txn_id):
-                if self._asking < MAX_CANCELS_ASKING:
-                    self._with_memory(txn_id, lambda memory: self._engine.cancel(txn_id, memory))
+                self._with_memory(txn_id, lambda memory: self._engine.cancel(txn_id, memory), cancel=True)
             case events.DecisionReceived(decision, wrapper):
                 self._with_memory(
                     decision.txn_id, lambda memory: self._engine.decision(decision, wrapper, memory, now_ms)
@@ -306,12 +307,15 @@ class Gate:
         if self.end.proven:
             self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
 
-    def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[effects.Effect]]) -> None:
+    def _with_memory(
+        self, txn_id: str, step: Callable[[TxnMemory | None], list[effects.Effect]], *, cancel: bool = False
+    ) -> None:
         """Read the journal's memory of a transaction, then take the step, unless the session has ended."""
-        if self._asking >= MAX_ASKING:
-            self._dropped = True
+        if self._asking >= MAX_ASKING or (cancel and self._cancels_asking >= MAX_CANCELS_ASKING):
+            self._dropped |= not cancel
             return
         self._asking += 1
+        self._cancels_asking += cancel
         session = self._session
 
         def memory_of_it() -> TxnMemory | None:
@@ -327,6 +331,7 @@ class Gate:
                 return
             finally:
                 self._asking -= 1
+                self._cancels_asking -= cancel
             if session == self._session:
                 self._do(step(memory))
             if self._dropped and not self._asking:

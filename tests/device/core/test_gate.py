@@ -14,7 +14,15 @@ from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.trust.trust import Pinned
 from device.values.transactions import StoredVerdict, TxnMemory
-from link1.events import CancelReceived, DecisionReceived, Down, PassageReceived, UnknownReceived
+from link1.bodies import MAX_REFS
+from link1.events import (
+    CancelReceived,
+    DecisionReceived,
+    Down,
+    ErrorReceived,
+    PassageReceived,
+    UnknownReceived,
+)
 from link1.link_states import DownReason
 from link1.objects import GalleryMark
 from link1.signed import Kind, sign_object
@@ -203,6 +211,26 @@ def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
                 asked.clear()
                 await flood_while_the_journal_is_busy(session_ends=False)
                 assert asked == [f"{number:032x}" for number in range(MAX_CANCELS_ASKING)]
+
+    asyncio.run(story())
+
+
+def test_a_cancel_behind_the_answers_to_a_resolve_is_answered(tmp_path: Path) -> None:
+    """It was acknowledged: where it was dropped, the request stayed armed until its ttl ended."""
+    mailed = Mailed(tmp_path)
+
+    async def story() -> None:
+        async with mailed.running() as living:
+            gate = gate_of(living)
+            received = await one_verdict(mailed, living, gate)
+            decision, wrapper = make_decision(await stored_of(living, received))
+            async with busy_journal(living):
+                for _ in range(2 * MAX_REFS):
+                    gate.on_cable_event(DecisionReceived(decision, wrapper))
+                gate.on_cable_event(CancelReceived("ab" * 16))
+            await gate.finish()
+            await living.carry()
+            assert ErrorReceived("cancelled", "cancel", None) in living.cable.right_events
 
     asyncio.run(story())
 
