@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.contract import SERVER_TIME_HEADER, SIGNATURE_SKEW_S
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
+from cloud_client.retry import is_transient
 from device.config.config import CloudSection
 from device.doctor.case import Case, CheckResult, Finding, fail, not_checked, ok, skip, warn
 from device.errors import AttestationError
@@ -77,7 +78,9 @@ def _with_refusals(case: Case, finding: Finding) -> Finding:
     )
 
 
-def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bool) -> Finding:
+def _judged(
+    reached: Reached, cloud: CloudSection, refused: CloudProblem | None, *, unproved: bool
+) -> Finding:
     detail = f"{cloud.url} answers in {reached.took_ms} ms over {reached.tls}"
     if reached.certificate_days is not None:
         detail += f", certificate good for {reached.certificate_days} days"
@@ -89,10 +92,8 @@ def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bo
             return fail(
                 detail, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
             )
-    if refused:
-        return fail(
-            f"{detail}; it does not take this device: {refused}", "ask the operator whether it was revoked"
-        )
+    if refused is not None:
+        return _refused(detail, refused)
     if reached.ahead_ms is None:
         return warn(f"{detail}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
     if reached.certificate_days is not None and reached.certificate_days < _RENEW_DAYS:
@@ -100,6 +101,24 @@ def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bo
     if abs(reached.ahead_ms) > _DRIFT_MS:
         return warn(detail, "timedatectl set-ntp true")
     return ok(detail)
+
+
+def _refused(detail: str, refused: CloudProblem) -> Finding:
+    if is_transient(refused):
+        return fail(
+            f"{detail}; {refused}",
+            "look again in a minute; if it stays, tell the operator of the service: recognition goes on "
+            "until the gallery is 6 h old",
+        )
+    if not refused.code:
+        return fail(
+            f"{detail}; {refused}",
+            "what answers there is not the service, or a proxy before it: check [cloud] url with the "
+            "operator",
+        )
+    return fail(
+        f"{detail}; it does not take this device: {refused}", "ask the operator whether it was revoked"
+    )
 
 
 def _reach_in_time(case: Case, cloud: CloudSection) -> Reached:
@@ -162,24 +181,24 @@ def _ahead_ms(now_ms: int, server_time: str | None) -> int | None:
         return None
 
 
-def _registration(case: Case, cloud: CloudSection) -> str:
-    """Why the service rejects this device's signature; empty when it accepts it, or when none can be made."""
+def _registration(case: Case, cloud: CloudSection) -> CloudProblem | None:
+    """Why the service rejects this device's signature; None when it accepts it, or when none can be made."""
     keys = case.keys
     if keys is None:
-        return ""
+        return None
 
     async def ask() -> None:
         address = ServerAddress.parse(cloud.url, cloud.ca_file)
-        async with CloudClient(address, keys.http, case.clock.wall_ms) as client:
+        async with asyncio.timeout(WHOLE_S), CloudClient(address, keys.http, case.clock.wall_ms) as client:
             await client.device_status()
 
     try:
         asyncio.run(ask())
     except CloudProblem as error:
-        return str(error)
-    except CloudError:
-        return ""  # it was reachable a moment ago; a lost answer says nothing about the registration
-    return ""
+        return error
+    except (CloudError, TimeoutError):
+        return None  # it was reachable a moment ago; a lost answer says nothing about the registration
+    return None
 
 
 _SOON_DAYS = 30

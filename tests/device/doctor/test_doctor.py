@@ -39,7 +39,7 @@ from models.frames import CameraFrame
 from models.hand_landmarks import installed_landmarks, weights_folder
 from models.synthesis.person import make_person
 from models.synthesis.scene import random_pose, random_setting, render_frame
-from tests.cloud_client.scripted_http import http, scripted
+from tests.cloud_client.scripted_http import http, problem, scripted
 from tests.device.factory import make_board, make_ca
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
@@ -321,6 +321,31 @@ def test_a_server_whose_answers_the_core_refuses(case: Case, detail: str, result
 
     found = asyncio.run(look())
     assert found.result is result and (result is CheckResult.OK) == (detail not in found.detail)
+
+
+@pytest.mark.parametrize(
+    ("answer", "todo"),
+    [
+        (problem(401, "unauthenticated"), "whether it was revoked"),
+        (problem(503, "unavailable", retryable=True), "look again in a minute"),
+        (http(502, b"<html>", "text/html"), "look again in a minute"),
+        (http(302, None, Location="/login"), "is not the service, or a proxy"),
+    ],
+)
+def test_a_service_that_is_down_is_none_that_has_revoked_the_device(
+    case: Case, answer: bytes, todo: str
+) -> None:
+    from device.config.config import CloudSection
+
+    async def look() -> Finding:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        async with scripted([http(200, {}, Svc_Server_Time=time), answer]) as service:
+            config = replace(case.settings, cloud=CloudSection(service.origin, None))
+            return await asyncio.to_thread(server, replace(case, config=config))
+
+    found = asyncio.run(look())
+    assert found.result is CheckResult.FAIL and todo in found.todo
+    assert ("does not take this device" in found.detail) == ("revoked" in todo)
 
 
 def test_a_server_that_trickles_is_given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
