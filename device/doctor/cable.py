@@ -78,6 +78,7 @@ def _holders(case: Case, port: str) -> set[str]:
 def _program(process: Path) -> str:
     words = (text_of(process / "cmdline") or "").split("\0")
     name = text_of(process / "comm") or "a program"
+    name = "".join(letter if letter.isprintable() else "?" for letter in name)  # its user's own choice
     return _PALMD if any("palmd" in word for word in words[:4]) else f"{name} (pid {process.name})"
 
 

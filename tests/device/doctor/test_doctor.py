@@ -244,6 +244,7 @@ def test_a_cable_that_is_not_there(case: Case) -> None:
     [
         ("/opt/palm-access/current/bin/palmd", CheckResult.SKIP, "held by a palmd that does not answer"),
         ("/usr/sbin/gpsd", CheckResult.FAIL, "held by gpsd (pid 4242)"),
+        ("/tmp/\x1b[2J\n✓ ok", CheckResult.FAIL, "held by ?[2J?✓ ok (pid 4242)"),
     ],
 )
 def test_a_port_that_a_program_holds_is_not_free(
