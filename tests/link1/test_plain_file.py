@@ -75,7 +75,8 @@ def test_a_plain_file_or_nothing_may_be_replaced(tmp_path: Path) -> None:
 
 
 def test_what_makes_names_durable_holds_no_descriptor(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    held = Path("/proc/self/fd")
+    before = len(list(held.iterdir()))
     for _ in range(3):
         sync_folder(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(held.iterdir())) == before
