@@ -1,6 +1,7 @@
 """`palmctl update` where something is in its way, and release files that are none."""
 
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,19 @@ def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> 
     done = CliRunner().invoke(main, [*given, "--config", str(config), "--json"])
     assert done.exit_code == 3, done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "not_reachable"
+
+
+def test_a_daemon_that_is_stuck_holds_the_status_no_longer_than_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.palmctl.commands.update.ANSWER_WITHIN_S", 0.1)
+    config = configured(tmp_path)
+    (tmp_path / "control").mkdir()
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(tmp_path / "control" / "sock"))
+        stuck.listen()
+        done = CliRunner().invoke(main, ["update", "status", "--config", str(config)])
+    assert (done.exit_code, "within 0.1 s" in done.stderr) == (3, True), done.stderr
 
 
 def test_the_software_goes_back_without_a_daemon(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from device.config.config import config_path, load_config
-from device.platform.ipc import IpcClient, ask_core
+from device.platform.ipc import ANSWER_WITHIN_S, IpcClient, ask_core
 from device.values.control import ChunkGiven, DeviceNamed, UpdatesAnswer
 from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
 from tools.palmctl.groups import WholeHelpGroup
@@ -43,7 +43,7 @@ def status(config: Path | None, as_json: bool) -> None:
     Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
     4: this user may not ask it.
     """
-    told = _ask(config, "update.status")
+    told = _ask(config, "update.status", within_s=ANSWER_WITHIN_S)
     show(told, as_json=as_json)
     sys.exit(0 if told.state is not None and told.state.failed is None else 1)
 
@@ -183,7 +183,14 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     asyncio.run(send())
 
 
-def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> UpdatesStatus:
+def _ask(
+    config: Path | None,
+    op: str,
+    payload: bytes = b"",
+    *,
+    within_s: float = _CHUNK_WITHIN_S,
+    **members: object,
+) -> UpdatesStatus:
     socket = load_config(config_path(config)).control_socket
-    answer = ask_core(socket, op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)
+    answer = ask_core(socket, op, timeout_s=within_s, payload=payload, **members)
     return UpdatesAnswer.from_obj(answer.header).updates
