@@ -83,7 +83,7 @@ _IN_THE_STRING = ("server", "device_id", "gate_id", "dbd_id", "passage_sensor", 
 @click.option("--state-dir", type=_PATH, help="Where keys, gallery and journal go.")
 @click.option("--runtime-dir", type=_PATH, help="Where the daemons put their sockets.")
 @click.option("--camera", metavar="SOURCE", help="/dev/video0, v4l2:by-id/… or file:PATH (video or folder).")
-@click.option("--camera-fps", type=click.IntRange(1, 120), help="Images a second.")
+@click.option("--camera-fps", type=click.IntRange(1, 1000), help="Images a second.")
 @click.option("--link-port", metavar="PORT", help="/dev/ttyACM0, another port, or usb:VID:PID[:SERIAL].")
 @click.option("--ca-file", type=_PATH, help="CA certificate of the service, if the system does not know it.")
 @click.option("--model-dir", type=_PATH, help="Folder of the model; default: the shipped one.")
