@@ -22,11 +22,19 @@ class StoreThread:
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self.finished = 0
+        """Pieces of work done, for those who wait behind others."""
 
     async def do(self, work: Callable[[], T]) -> T:
         """Do `work` on the thread, after all work submitted earlier. Returns its result, raises its
         errors."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._counted, work)
+
+    def _counted(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        finally:
+            self.finished += 1
 
     def close(self) -> None:
         """Finish the submitted work, then end the thread."""

@@ -2,18 +2,22 @@
 long the journal is tidied up in one go."""
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from device.core.housekeeping import MAINTAIN_AT_LATEST_S, MAINTAIN_TIMES, StoreWatch
+from device.core import housekeeping
+from device.core.housekeeping import MAINTAIN_AT_LATEST_S, MAINTAIN_TIMES, Housekeeping, StoreWatch
 from device.health import Health, HealthWord
 from device.journal.journal import PURGE_ROWS
+from device.platform import sd_notify
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from gallery.errors import StoreError
+from tests.until import until_async
 
 
 class GalleryDouble:
@@ -117,4 +121,42 @@ def test_a_slow_disk_is_not_tidied_up_until_the_watchdog_bites(
 
     loop.run_until_complete(story())
     loop.close()
+    thread.close()
+
+
+def test_a_journal_that_is_busy_for_long_is_not_taken_for_a_stuck_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answers to one `resolve` are 64 writes, which take 13 s at 200 ms each: systemd ended the core."""
+    fed: list[None] = []
+    monkeypatch.setattr(housekeeping, "STORE_WITHIN_S", 0.05)
+    monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
+    monkeypatch.setattr(sd_notify, "watchdog", lambda: fed.append(None))
+    thread, may_write = StoreThread("journal"), threading.Semaphore(0)
+    health = Health(lambda _words: None)
+
+    async def write_one_after_another() -> None:
+        while not fed:
+            may_write.release()
+            await asyncio.sleep(0.001)
+
+    async def story() -> None:
+        watch = store_watch(
+            tmp_path, thread, gallery=SimpleNamespace(serving=GalleryDouble(), fault=""), health=health
+        )
+        writes = [asyncio.create_task(thread.do(may_write.acquire)) for _ in range(10_000)]
+        keeper = Housekeeping(watch, (), health, SystemClock(), ())
+        running = asyncio.create_task(keeper.run())
+        try:
+            await until_async(lambda: "no sign of activity from: store" in caplog.text)
+            assert fed == [], "it is stuck"
+            writing = asyncio.create_task(write_one_after_another())
+            await until_async(lambda: fed)
+            assert not writes[-1].done(), "its own question has not been answered yet"
+        finally:
+            running.cancel()
+            may_write.release(len(writes))
+        await asyncio.gather(running, writing, *writes, return_exceptions=True)
+
+    asyncio.run(story())
     thread.close()
