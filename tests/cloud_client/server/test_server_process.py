@@ -37,7 +37,7 @@ from tools.palmctl.main import main
 
 
 def test_the_log_alone_says_why_a_credential_is_refused(running: Running) -> None:
-    """Whoever builds a device or a back office next to the server sees nothing but the same 401 otherwise."""
+    """A developer of a device or a back office sees nothing but the same 401."""
     board = Board(running, running.palmctl("tenant", "create", "acme")["tenant_id"])
     stranger = httpx.get(f"{running.url}/v1/subjects", trust_env=False)
     changed = board.send("POST", "/v1/devices/self/report", b"{}", {"Content-Digest": content_digest(b"[]")})
@@ -52,7 +52,7 @@ def test_the_log_alone_says_why_a_credential_is_refused(running: Running) -> Non
 
 
 def test_the_log_says_what_is_wrong_with_what_a_device_hands_in(running: Running) -> None:
-    """The code "malformed" alone leaves whoever builds a device to guess; by mail there is not even that."""
+    """The code "malformed" alone leaves a developer to guess; by mail there is not even that."""
     tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
     partner, board = running.partner(tenant), Board(running, tenant)
     wrong = board.verdict()
