@@ -584,7 +584,7 @@ _UNDELIVERED = (
 
 _SWEPT = (
     # When a server swept last, by its clock.
-    "CREATE TABLE last_sweep (at_ms BIGINT NOT NULL)",
+    "CREATE TABLE last_sweep (at_ms BIGINT PRIMARY KEY)",
 )
 
 MIGRATIONS: Final = (

@@ -18,6 +18,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP TABLE last_sweep",
     "ALTER TABLE erasure_devices DROP COLUMN registration_no",
     "DROP TABLE chain_marks",
     "DROP TABLE key_marks",
