@@ -400,7 +400,6 @@ def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: b
     if at_ms is None or not 0 <= at_ms <= LATEST_MS:
         raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
     with opened_store(data, database) as (store, _, _):
-        swept = sweep_all(store, at_ms)
         if timestamp is None:
             store.write(partial(note_sweep, now_ms=at_ms))
-        echo(swept.shown, as_json=as_json)
+        echo(sweep_all(store, at_ms).shown, as_json=as_json)

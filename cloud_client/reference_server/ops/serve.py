@@ -246,14 +246,17 @@ async def _sweep_regularly(api: Api) -> None:
 
 async def _swept(store: AsyncStore, now_ms: int) -> retention.Swept:
     def step(tx: Tx) -> retention.Swept:
-        return retention.sweep(tx, now_ms)
+        swept = retention.sweep(tx, now_ms)
+        if not swept.more:
+            # In its last transaction: after it the log is emptied of what was deleted, and stays empty.
+            retention.note_sweep(tx, now_ms)
+        return swept
 
     # What a power loss takes back is deleted by the next sweep.
     swept = await store.write(step, durable=False)
     while swept.more:
         await asyncio.sleep(retention.PAUSE_S)
         swept = swept.then(await store.write(step, durable=False))
-    await store.write(partial(retention.note_sweep, now_ms=now_ms), durable=False)
     return swept
 
 
