@@ -1,10 +1,12 @@
-"""Reads one provisioning string from a QR code before the camera: `python -m … SOURCE FPS`.
+"""Reads one provisioning string from a QR code before the camera: `python -m … SOURCE FPS PARENT`.
 
 Pictures are what strangers show, so this is a process of its own, which `palmctl provision` starts without
 privileges and without a network: it knows no key and writes no file. Its whole answer is one line on standard
-output; on standard error it says why there is none. It never ends by itself while the camera gives pictures.
+output; on standard error it says why there is none. It never ends by itself while the camera gives pictures:
+the kernel ends it with its parent, process PARENT.
 """
 
+import os
 import resource
 import sys
 
@@ -24,8 +26,10 @@ _LIMITS = (
 )
 
 
-def main(source: str, fps: float) -> str:
+def main(source: str, fps: float, parent: int) -> str:
     """The text of the first code that begins like a provisioning string. Raises CameraError."""
+    if os.getppid() != parent:  # it ended before the kernel was asked to end this process with it
+        raise CameraError("the command that asked for the code has ended")
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
     camera = open_camera(source, fps, loop=True)
@@ -41,6 +45,6 @@ def main(source: str, fps: float) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(main(sys.argv[1], float(sys.argv[2])) + "\n")
+        sys.stdout.write(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])) + "\n")
     except CameraError as error:
         sys.exit(str(error))

@@ -250,6 +250,15 @@ def test_a_command_that_is_killed_leaves_the_camera_free(tmp_path: Path) -> None
         until(lambda: "string_reader" not in words_of(reader))
 
 
+def test_a_reader_whose_command_ended_before_it_began_ends_too(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "0.png"), picture("https://other.example"))
+    words = ("device.provisioning.string_reader", f"file:{tmp_path}", "10", str(os.getppid()))
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1 and done.stderr == "the command that asked for the code has ended\n"
+
+
 def words_of(pid: str) -> str:
     """The command line of a process; empty once it has ended."""
     try:

@@ -27,7 +27,8 @@ _ENVIRONMENT: Final = {
 
 def camera_string(source: str, fps: int) -> str:
     """The text of the code. `source`, `fps`: as of `[camera]`. Raises ProvisioningError."""
-    command = [sys.executable, "-I", "-m", "device.provisioning.string_reader", source, str(fps)]
+    words = (source, str(fps), str(os.getpid()))
+    command = [sys.executable, "-I", "-m", "device.provisioning.string_reader", *words]
     try:
         with subprocess.Popen(
             [*confinement(source), *command],

@@ -122,11 +122,12 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
 
 
 _AS_ANOTHER_USER = """
-import json, os, sys
+import codecs, json, os, sys
 from click.testing import CliRunner
 from tools.palmctl.commands import keys, update
 from tools.palmctl.main import main
 
+codecs.lookup("utf-8-sig")  # another user may be kept out of the folder of this Python
 os.setgroups([])
 os.setresgid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
 os.setresuid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))

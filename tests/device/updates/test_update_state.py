@@ -206,9 +206,9 @@ def test_the_first_release_of_a_kind_may_be_number_one() -> None:
 
 
 def test_a_release_that_another_follows_while_it_is_received_is_reported_as_withdrawn() -> None:
-    state = offered(UpdateState(), manifest(PAYLOAD, 7))
-    state = offered(state, software(8))
-    assert state.receiving == software(8)
+    newer = software(8)
+    state = offered(offered(UpdateState(), manifest(PAYLOAD, 7)), newer)
+    assert state.receiving == newer
     assert [note.release_seq for note in state.withdrawn] == [7]
 
 
