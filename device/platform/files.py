@@ -25,13 +25,19 @@ _LARGEST_SECRET_BYTES: Final = 64 * 1024
 
 
 def write_synced(path: Path, data: bytes, *, mode: int) -> None:
-    """Create `path` with these bytes on the disk. Raises FileExistsError when it is already there."""
+    """Create `path` with these bytes on the disk, or not at all. Raises FileExistsError when it is already
+    there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # regardless of the umask
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # regardless of the umask
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
 
 
 def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
@@ -68,12 +74,17 @@ def replace_within(opened: int, name: str, data: bytes, *, mode: int, user: int,
         os.unlink(aside, dir_fd=opened)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(aside, flags, mode, dir_fd=opened)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        os.fchown(descriptor, user, group)
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, user, group)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside, dir_fd=opened)
+        raise
     os.rename(aside, name, src_dir_fd=opened, dst_dir_fd=opened)
     os.fsync(opened)
 

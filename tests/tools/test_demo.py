@@ -100,7 +100,7 @@ def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> 
         assert len(running_in(folder)) > 1
         demo.send_signal(end)
         try:
-            assert demo.wait(30) == 128 + end
+            assert demo.wait(30) == -end
             until(lambda: running_in(folder) == [])  # a command that was under way comes to its own end
         finally:
             for pid in running_in(folder):

@@ -70,7 +70,8 @@ def test_a_line_each_in_a_pipe_that_closes(device: Device) -> None:
     assert told[-1]["gallery_templates"] > 0
 
 
-def test_on_a_terminal_it_redraws_and_gives_the_screen_back(device: Device) -> None:
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_on_a_terminal_it_redraws_and_gives_the_screen_back(device: Device, end: int, code: int) -> None:
     outer, inner = pty.openpty()
     with device.running():
         process = subprocess.Popen(watch(device), stdout=inner, stderr=subprocess.PIPE, stdin=inner)
@@ -78,10 +79,10 @@ def test_on_a_terminal_it_redraws_and_gives_the_screen_back(device: Device) -> N
         shown = b""
         while shown.count(b"\x1b[H") < 3:
             shown += os.read(outer, 65536)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         while not shown.endswith(b"\x1b[?1049l"):
             shown += os.read(outer, 65536)
-        assert process.wait(30) == 130
+        assert process.wait(30) == code
         assert process.stderr is not None and process.stderr.read() == b""
         process.stderr.close()
     os.close(outer)

@@ -1,7 +1,6 @@
 """`palmctl cloud backup`: a consistent copy of the database while servers run."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ def backup(*, file: Path, data: Path, database: str | None, as_json: bool) -> No
     from cloud_client.reference_server.ops.backup import copy_database
     from cloud_client.reference_server.ops.data_directory import DataDirectory
 
-    # What ends the command takes the unfinished file with it.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
     copied = copy_database(DataDirectory.of(data, database).database, file)
     printed: dict[str, Any] = {"file": str(file), "bytes": copied.size, "sha256": copied.sha256}
     if as_json:
@@ -32,7 +28,3 @@ def backup(*, file: Path, data: Path, database: str | None, as_json: bool) -> No
         return
     for name, value in printed.items():
         click.echo(f"{name}: {value}")
-
-
-def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)

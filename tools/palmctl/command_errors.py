@@ -4,7 +4,9 @@
    for, standard output holds `{"error": {"code", "message", "hint"?}}` too, and nothing else.
 2. An error of this project (`<package>/errors.py`) says what to do; here it gets its exit code.
 3. A closed pipe and Ctrl-C are not errors: nothing is printed, exit codes 141 and 130 as a shell gives them.
-4. An unexpected error is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows its traceback.
+4. A program that SIGTERM or SIGHUP ends has put back the terminal before, taken away its unfinished files
+   and ended the programs it had started.
+5. An unexpected error is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows its traceback.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -102,6 +105,29 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
         _fail(_told(error), as_json=as_json)
 
 
+class _Ended(SystemExit):
+    """A signal is to end the program; its number is the exit code less 128."""
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Run the whole program inside, in the main thread."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _end)
+    try:
+        yield
+    except _Ended as ended:
+        cause = int(str(ended.code)) - 128
+        signal.signal(cause, signal.SIG_DFL)
+        _write_out()
+        signal.raise_signal(cause)  # whoever started it learns what ended it
+
+
+def _end(number: int, _frame: object) -> None:
+    raise _Ended(128 + number)
+
+
 def in_words(error: Exception) -> str:
     """What `palmctl` says of an error that a command ends with, for a page that runs commands."""
     return _told(error).line
@@ -150,7 +176,12 @@ def _fail(told: _Told, *, as_json: bool) -> NoReturn:
 
 
 def _leave_quietly(code: int) -> NoReturn:
-    """Leave, also when the rest of the buffer cannot be written: the reader has gone."""
+    _write_out()
+    raise SystemExit(code)
+
+
+def _write_out() -> None:
+    """Write the rest of the buffers; it is dropped where the reader has gone."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:  # was closed before this process began
             continue
@@ -159,7 +190,6 @@ def _leave_quietly(code: int) -> NoReturn:
         except (OSError, ValueError):
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    raise SystemExit(code)
 
 
 def _told_by_system(error: OSError, code: int, word: str) -> _Told:

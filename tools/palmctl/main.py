@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from device.platform.streams import open_closed_streams
-from tools.palmctl.command_errors import reported
+from tools.palmctl.command_errors import ending_in_order, reported
 from tools.palmctl.groups import KIT, RIG, SERVER, ExtendedGroup, in_language
 from tools.palmctl.language import LANGUAGES, choose_language, translated
 from tools.palmctl.live_terminal import is_plain
@@ -53,6 +53,10 @@ _WANTS_JSON = "tools.palmctl.main.wants_json"
 
 class LazyGroup(ExtendedGroup):
     """The group of all commands, which are imported only when they run."""
+
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        with ending_in_order():
+            return self.main(*args, **extra)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with reported():  # for what happens before a command runs: --help may go into a closed pipe

@@ -149,7 +149,10 @@ def test_the_preview_ends_when_its_page_is_closed(device: Device) -> None:
     assert program.wait(WITHIN_S) == 0
 
 
-def test_the_totem_s_address_is_in_a_file_of_its_user_s_while_it_runs(device: Device, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_the_totem_s_address_is_in_a_file_of_its_user_s_while_it_runs(
+    device: Device, tmp_path: Path, end: int, code: int
+) -> None:
     url_file = tmp_path / "url"
     program = device.palmctl("totem", "--url-file", str(url_file))
     assert program.stdout is not None
@@ -157,8 +160,8 @@ def test_the_totem_s_address_is_in_a_file_of_its_user_s_while_it_runs(device: De
     assert url_file.read_text() == url
     assert url_file.stat().st_mode & 0o777 == 0o600
     assert httpx.get(url + "state?after=0").json()["state"] == {"step": "idle"}
-    program.send_signal(signal.SIGINT)
-    assert program.wait(WITHIN_S) == 130
+    program.send_signal(end)
+    assert program.wait(WITHIN_S) == code
     assert not url_file.exists()
 
 

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device.platform.files import hand_over, write_on_stick
+from device.platform.files import hand_over, replace_named, replace_within, write_on_stick
 
 OWNER = 65_532
 
@@ -51,7 +53,18 @@ def test_a_stick_that_brings_the_name_leads_root_nowhere_else(tmp_path: Path, ki
     assert (victim.read_text(), (stick / "reg.json").read_text()) == ("theirs", "ours")
 
 
-def test_a_stick_that_is_full_holds_what_it_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_its_folder(path: Path, data: bytes) -> None:
+    opened = os.open(path.parent, os.O_RDONLY)
+    try:
+        replace_within(opened, path.name, data, mode=0o600, user=os.geteuid(), group=os.getegid())
+    finally:
+        os.close(opened)
+
+
+@pytest.mark.parametrize("write", [write_on_stick, partial(replace_named, mode=0o600), in_its_folder])
+def test_what_is_full_holds_what_it_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], None]
+) -> None:
     (tmp_path / "reg.json").write_text("earlier")
 
     def full(_descriptor: int) -> None:
@@ -59,5 +72,5 @@ def test_a_stick_that_is_full_holds_what_it_held(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_on_stick(tmp_path / "reg.json", b"ours")
+        write(tmp_path / "reg.json", b"ours")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"reg.json": "earlier"}

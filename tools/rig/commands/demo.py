@@ -1,6 +1,5 @@
 """`palmctl demo`: everything at once on one machine."""
 
-import signal
 import tempfile
 from pathlib import Path
 
@@ -38,10 +37,6 @@ def demo(as_json: bool, folder: Path | None, offline: bool) -> None:
         raise click.UsageError(
             f"{folder} exists; name a folder that does not, so that nothing is overwritten"
         )
-    # Its programs end with it, also when a job is cancelled or a terminal closed; under nohup they go on.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
     narrator = Narrator(as_json=as_json)
     try:
         (run_offline if offline else run)(narrator, folder.absolute())
@@ -53,7 +48,3 @@ def demo(as_json: bool, folder: Path | None, offline: bool) -> None:
         f"All as it must be. Logs and state lie in {folder}/ (logs/*.log, one for each program).",
         dir=str(folder),
     )
-
-
-def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
