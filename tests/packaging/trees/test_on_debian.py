@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.cloud_client.server.server_process import start
 from tests.packaging.debian_tree import (
     DEBIAN_TREES,
     EACH_RELEASE,
@@ -22,14 +23,12 @@ from tests.packaging.debian_tree import (
     version_of,
 )
 from tools.rig.demo.errors import DemoFailed
-from tools.rig.demo.programs import module, palmctl
-from tools.rig.demo.setting import answers
+from tools.rig.demo.programs import palmctl
 from tools.rig.demo.waiting import wait_until
 from tools.rig.packaging.debian_package import DebianRelease
 from tools.rig.packaging.tree import own_version
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
-PORT = 18710
 SECOND = f"{own_version(SOURCE)}-2"
 _MAGIC = "import importlib.util; print(importlib.util.MAGIC_NUMBER.hex())"
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -70,34 +69,24 @@ def machine(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def token(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A provisioning token of a reference server that runs on the machine outside; each release's machine has
-    its own, for a token is good for one device's keys."""
+def service(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A reference server on the machine outside, its address and a provisioning token; each release's machine
+    has its own, for a token is good for one device's keys."""
     folder = tmp_path_factory.mktemp(f"cloud-{release.suite}")
-    data = str(folder / "cloud")
-    server = subprocess.Popen(
-        module(
-            "tools.palmctl.main",
-            "cloud",
-            "serve",
-            "--data",
-            data,
-            "--port",
-            str(PORT),
-            "--admin-port",
-            str(PORT + 1),
-        )
-    )
+    data = folder / "cloud"
+    running = start(data, folder / "log", None, "--admin-port", "0")
     try:
-        wait_until("the reference server to answer", 60, lambda: answers(f"http://127.0.0.1:{PORT}"))
-        tenant_id = palmctl("cloud", "tenant", "create", "deb-test", "--data", data)["tenant_id"]
-        place = ("--data", data, "--tenant", tenant_id, "--mode", "test")
+        tenant_id = palmctl("cloud", "tenant", "create", "deb-test", "--data", str(data))["tenant_id"]
+        place = ("--data", str(data), "--tenant", tenant_id, "--mode", "test")
         validator = palmctl("dbd", "key", "--generate", "--key-file", str(folder / "validator.key"))
         palmctl("cloud", "dbd", "add", *place, "--dbd-id", "dbd-1", "--pub-b64", validator["pub_b64"])
-        yield palmctl("cloud", "token", "create", *place, "--device-id", "gate-1-left")["token"]
+        yield (
+            running.url,
+            palmctl("cloud", "token", "create", *place, "--device-id", "gate-1-left")["token"],
+        )
     finally:
-        server.terminate()
-        server.wait(20)
+        running.process.terminate()
+        running.process.wait(20)
 
 
 def install(machine: Machine, version: str) -> str:
@@ -160,13 +149,14 @@ def test_01_installed_a_bare_board_waits_to_be_provisioned(machine: Machine) -> 
     assert "plain,provision" in completed.stdout
 
 
-def test_02_provisioned_and_ready(machine: Machine, token: str) -> None:
+def test_02_provisioned_and_ready(machine: Machine, service: tuple[str, str]) -> None:
+    url, token = service
     camera = machine.root / "srv" / "camera"
     camera.mkdir(parents=True)
     for number in range(3):
         cv2.imwrite(str(camera / f"{number}.png"), np.full((480, 640, 3), 96, np.uint8))
     machine.run(
-        "palmctl", "provision", "--server", f"http://127.0.0.1:{PORT}", "--token-stdin",
+        "palmctl", "provision", "--server", url, "--token-stdin",
         "--device-id", "gate-1-left", "--gate-id", "gate-1", "--dbd-id", "dbd-1",
         "--camera", "file:/srv/camera", "--camera-fps", "2",
         given=token + "\n",
