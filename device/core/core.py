@@ -117,6 +117,7 @@ class Core:
         if not self.recognises:
             self.want(Interest.IDLE, False)
         elif self.enrolment.capturing:
+            self.gate.hand_unseen()
             self.want(Interest.ENROLMENT, False)
         else:
             self.want(self._idle_interest(), True)

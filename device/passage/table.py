@@ -25,6 +25,7 @@ class State(StrEnum):
 class Trigger(StrEnum):
     HAND_CAME = "a hand that is not spent is in view"
     HAND_PASSED_BY = "it left before it could be captured"
+    HAND_UNSEEN = "the camera no longer shows whether it is there"
     OUTCOME = "the outcome is decided"
     TIME_UP = "no hand came in time"
     CANCEL = "the validator cancels"
@@ -47,6 +48,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.ARMED, Trigger.REPLACED): State.CANCELLED,
     (State.ARMED, Trigger.LINK_LOST): State.FORGOTTEN,
     (State.CAPTURING, Trigger.HAND_PASSED_BY): State.ARMED,
+    (State.CAPTURING, Trigger.HAND_UNSEEN): State.ARMED,
     (State.CAPTURING, Trigger.OUTCOME): State.DECIDED,
     (State.CAPTURING, Trigger.CANCEL): State.CANCELLED,
     (State.CAPTURING, Trigger.REPLACED): State.CANCELLED,

@@ -26,6 +26,15 @@ def test_a_frame_is_judged_by_how_old_the_gallery_is_then(parts: dict[str, Any])
     assert [name for name, _, _ in told.mock_calls] == ["age", "sighted"]
 
 
+def test_while_an_enrolment_has_the_camera_the_gate_has_no_hand(parts: dict[str, Any]) -> None:
+    core = Core(**parts)
+    parts["gate"].next_deadline_ms.return_value = parts["enrolment"].next_deadline_ms = None
+    for capturing in (False, True):
+        parts["enrolment"].capturing = capturing
+        core.choose_interest()
+        assert parts["gate"].hand_unseen.called is capturing
+
+
 @pytest.mark.parametrize("lingers", [True, False])
 def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
     parts: dict[str, Any], lingers: bool

@@ -467,6 +467,39 @@ def test_a_camera_that_comes_back_serves_the_request(bench: EngineBench) -> None
     assert bench.results == [VerdictResult.MATCH]
 
 
+def test_after_a_camera_that_failed_a_hand_is_captured_from_the_beginning(bench: EngineBench) -> None:
+    """Nothing of the hand before decides, which may have been another person's."""
+    bench.ask("a")
+    for _ in range(2):
+        bench.see(good_sighting(score=0.1))
+    bench.conditions(replace(ALL_WELL, camera=False))
+    bench.wait(3_000)
+    bench.conditions(ALL_WELL)
+    assert not verdicts(bench.see(poor_sighting()))
+    assert not verdicts(bench.see(good_sighting(score=0.1)))
+    assert verdicts(bench.see(good_sighting()))
+    assert bench.results == [VerdictResult.MATCH]
+
+
+def test_a_hand_that_an_enrolment_uses_answers_no_request(bench: EngineBench) -> None:
+    bench.ask("a", ttl_ms=2_000)
+    bench.see(poor_sighting())
+    bench.engine.hand_unseen(bench.now_ms)
+    assert errors(bench.wait(1_800)) == [(EXPIRED, "request", A)]
+    bench.ask("b", ttl_ms=2_000)
+    assert errors(bench.wait(1_800)) == [(EXPIRED, "request", B)]
+    bench.ask("c")
+    assert verdicts(bench.see(good_sighting()))
+
+
+def test_a_spent_hand_stays_spent_through_an_enrolment(bench: EngineBench) -> None:
+    bench.ask("a")
+    bench.see(good_sighting())
+    bench.engine.hand_unseen(bench.now_ms)
+    bench.ask("b")
+    assert not verdicts(bench.see(good_sighting()))
+
+
 def test_a_verdict_that_cannot_be_stored_is_not_sent(bench: EngineBench) -> None:
     bench.ask("a")
     bench.store_works = False
