@@ -39,12 +39,15 @@ class EnrolmentDesk:
     on_change: Callable[[], None]
     unready: Callable[[], str]
     hand_lingers: bool = field(default=False, init=False)
-    """Whether the enrolled hand is still in view: it does not ask for a passage."""
+    """Whether the hand of an enrolment, however that ended, is still in view: it does not ask for a
+    passage."""
     shown: EnrolmentShown = field(default=EnrolmentShown("idle"), init=False)
     """The content of the screen."""
     _seq: int = field(default=1, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _sending: tuple[EnrolmentOutbox, int] | None = field(default=None, init=False)
+    _captured: bool = field(default=False, init=False)
+    """Whether the enrolment used the camera until now."""
 
     @property
     def capturing(self) -> bool:
@@ -124,11 +127,12 @@ class EnrolmentDesk:
                     _log.warning("enrolment %s failed: %s", session_id or "by short code", code)
                     self._sending = None
                     self._show(EnrolmentShown("failed", code))
+        self.hand_lingers |= self._captured and not self.capturing
+        self._captured = self.capturing
         if effects:
             self.on_change()
 
     def _send(self, upload_id: int, body: bytearray) -> None:
-        self.hand_lingers = True
         ticket = self.enrolments.submit(body, partial(self._answered, upload_id), self.clock.monotonic_ms())
         self._sending = None if ticket is None else (self.enrolments, ticket)
         if ticket is None:

@@ -24,7 +24,7 @@ from device.enrolment.effects import (
     Upload,
     capture_shown,
 )
-from device.enrolment.flow import BOTH_HANDS, EnrolmentFlow
+from device.enrolment.flow import BOTH_HANDS, HAND_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.enrolment.session import EnrolmentSession, parse_qr, write_enrolment
 from device.errors import EnrolmentRefused
@@ -828,3 +828,28 @@ def test_a_code_that_was_cancelled_is_overwritten_and_keeps_no_other_waiting() -
         desk.cancel()
         assert not any(waiting.body)
         assert redeems.next(clock.monotonic_ms()) is None
+
+
+def desk_of(flow: EnrolmentFlow, clock: HandClock) -> EnrolmentDesk:
+    """The desk of a device that can capture, whose service never answers."""
+    outboxes = [EnrolmentOutbox(wake=lambda: None) for _ in range(2)]
+    return EnrolmentDesk(flow, *outboxes, clock, lambda: None, unready=lambda: "")
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "no good capture"])
+def test_a_hand_shown_to_an_enrolment_asks_for_no_passage_however_that_ends(ends: str) -> None:
+    clock = HandClock()
+    desk = desk_of(Bench().flow, clock)
+    desk.code_seen(CODE)
+    assert not desk.hand_lingers
+    if ends == "no good capture":
+        for _ in range(2):
+            clock.now_ms += HAND_LIMIT_MS
+            desk.tick()
+    desk.look(EnrolmentLook(True, "L", None, None))
+    desk.cancel()
+    assert desk.hand_lingers
+    desk.hand_seen(True)
+    assert desk.hand_lingers
+    desk.hand_seen(False)
+    assert not desk.hand_lingers
