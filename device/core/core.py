@@ -140,6 +140,7 @@ class Core:
                 gallery=HealthWord.GALLERY_STALE not in words,
             )
         )
+        self.enrolment.health_changed()
         self.validator_status.changed()
 
     def validator_keys_changed(self) -> None:

@@ -65,6 +65,10 @@ class EnrolmentDesk:
             await wait_at_most(self._changed, wait_s)
         return self._seq, self.shown
 
+    def health_changed(self) -> None:
+        """`unready` may have changed: who waits for the screen looks at it again."""
+        self._wake()
+
     def code_seen(self, payload: str) -> None:
         if self.unready():
             return
@@ -102,7 +106,10 @@ class EnrolmentDesk:
         self.hand_lingers = self.hand_lingers and hand_present
 
     def tick(self) -> None:
-        self._do(self.flow.tick(self.clock.monotonic_ms()))
+        now_ms, deadline_ms = self.clock.monotonic_ms(), self.next_deadline_ms
+        if self.capturing and deadline_ms is not None and now_ms >= deadline_ms and self.unready():
+            self.cancel("not_ready")  # no fault of the palms: the session stays open
+        self._do(self.flow.tick(now_ms))
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -148,5 +155,8 @@ class EnrolmentDesk:
     def _show(self, shown: EnrolmentShown) -> None:
         self.shown = shown
         self._seq += 1
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

@@ -66,8 +66,8 @@ class EnrolmentAccepted:
 class EnrolmentFailed:
     """It ended without success. `session_id` is "" when a short code led to no session.
 
-    `code`: capture_rejected, not_sent, cancelled, consent_refused, no_answer, terms_unknown, unreachable, or
-    the service's code.
+    `code`: capture_rejected, not_sent, cancelled, consent_refused, no_answer, not_ready, terms_unknown,
+    unreachable, or the service's code.
     """
 
     session_id: str

@@ -164,8 +164,11 @@ def test_every_screen_fits_every_panel(screen: Screen, tab: Tab, language: str, 
     step_is(tab, "consent")
     until(lambda: tab.value("!document.querySelector('#accept').disabled"))
     look(tab, "consent", tmp_path)
-    screen.put(EnrolmentShown("idle"), unready="the camera is away")
-    step_is(tab, "unready")
+    for state in (capturing("show_hand"), EnrolmentShown("idle")):
+        screen.put(EnrolmentShown("done"))
+        step_is(tab, "done")
+        screen.put(state, unready="the camera is away")
+        step_is(tab, "unready")
     look(tab, "unready", tmp_path)
 
 

@@ -297,6 +297,24 @@ def test_ctrl_c_cancels_on_the_device_too(kiosk: Kiosk) -> None:
     assert kiosk.person.state() == {"step": "failed", "code": "cancelled"}
 
 
+def test_a_camera_that_fails_is_said_to_the_person_and_the_enrolment_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with running(make_kiosk(tmp_path)) as kiosk:
+        kiosk.service.redeem = redeemed(hands_required=["L"])
+        program = kiosk.device.palmctl("enrol", "--code", "4F7K-9QRT", "--accept-terms", "v1", "--json")
+        kiosk.person.waits_for_step("show_hand")
+        (tmp_path / "camera").rename(tmp_path / "unplugged")
+        assert program.stderr is not None
+        assert any(line.startswith("Fora de serviço") for line in program.stderr)
+        (tmp_path / "unplugged").rename(tmp_path / "camera")
+        kiosk.person.waits_until_ready()
+        kiosk.person.shows("L")
+        said, shown = program.communicate(timeout=WITHIN_S)
+        assert json.loads(said)["status"] == "completed"
+        assert shown.startswith("Mostre a palma esquerda")
+
+
 def test_vectors_are_gone_from_memory_once_the_service_has_them(kiosk: Kiosk) -> None:
     kiosk.service.enrol = SILENCE
     kiosk.service.redeem = redeemed(hands_required=["R"])

@@ -1,7 +1,9 @@
+import asyncio
 import base64
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -830,10 +832,36 @@ def test_a_code_that_was_cancelled_is_overwritten_and_keeps_no_other_waiting() -
         assert redeems.next(clock.monotonic_ms()) is None
 
 
-def desk_of(flow: EnrolmentFlow, clock: HandClock) -> EnrolmentDesk:
-    """The desk of a device that can capture, whose service never answers."""
-    outboxes = [EnrolmentOutbox(wake=lambda: None) for _ in range(2)]
-    return EnrolmentDesk(flow, *outboxes, clock, lambda: None, unready=lambda: "")
+def desk_of(flow: EnrolmentFlow, clock: HandClock, unready: Callable[[], str] = lambda: "") -> EnrolmentDesk:
+    """The desk of a device whose service never answers."""
+    uploads, redeems = (EnrolmentOutbox(wake=lambda: None) for _ in range(2))
+    return EnrolmentDesk(flow, uploads, redeems, clock, lambda: None, unready)
+
+
+@pytest.mark.parametrize(("why", "code"), [("", "capture_rejected"), ("the camera is away", "not_ready")])
+def test_a_camera_that_fails_in_the_middle_does_not_end_the_session(why: str, code: str) -> None:
+    """What the camera did not show is not reported as palms that could not be read."""
+    clock, reasons = HandClock(), [""]
+    desk = desk_of(Bench().flow, clock, lambda: reasons[-1])
+    desk.code_seen(CODE)
+    reasons.append(why)
+    for _ in range(2):
+        clock.now_ms += HAND_LIMIT_MS
+        desk.tick()
+    assert desk.shown == EnrolmentShown("failed", code)
+    assert (desk.enrolments.next(clock.now_ms) is None) is (code == "not_ready")
+
+
+def test_who_waits_for_the_screen_hears_at_once_that_the_device_is_not_ready() -> None:
+    async def story() -> tuple[int, EnrolmentShown]:
+        desk = desk_of(Bench().flow, HandClock())
+        desk.code_seen(CODE)
+        seq, _ = await desk.shown_after(0, 0)
+        asyncio.get_running_loop().call_soon(desk.health_changed)
+        async with asyncio.timeout(10):
+            return await desk.shown_after(seq, 600)
+
+    assert asyncio.run(story())[1].step == "show_hand"
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "no good capture"])
@@ -841,15 +869,14 @@ def test_a_hand_shown_to_an_enrolment_asks_for_no_passage_however_that_ends(ends
     clock = HandClock()
     desk = desk_of(Bench().flow, clock)
     desk.code_seen(CODE)
-    assert not desk.hand_lingers
     if ends == "no good capture":
         for _ in range(2):
             clock.now_ms += HAND_LIMIT_MS
             desk.tick()
     desk.look(EnrolmentLook(True, "L", None, None))
     desk.cancel()
-    assert desk.hand_lingers
-    desk.hand_seen(True)
-    assert desk.hand_lingers
-    desk.hand_seen(False)
-    assert not desk.hand_lingers
+    lingers = [desk.hand_lingers]
+    for present in (True, False):
+        desk.hand_seen(present)
+        lingers.append(desk.hand_lingers)
+    assert lingers == [True, True, False]

@@ -37,6 +37,7 @@ from tools.palmctl.pages import WORDS
 
 _ASK_EVERY_S: Final = 5.0
 _OVER = frozenset({"idle", "done", "review", "failed"})
+_CAPTURES: Final = frozenset({"show_hand", "remove_hand"})
 _YES: Final = {"pt-BR": "aceito", "en": "accept"}
 _WIDEST: Final = 88
 _UNKNOWN_COLUMNS: Final = 80
@@ -175,6 +176,7 @@ class EnrolmentTerminal:
             self._close_line()
 
     def _follow(self, seq: int, until_s: float) -> EnrolmentEnd:
+        was_blind = False
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -184,9 +186,13 @@ class EnrolmentTerminal:
                 )
             wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
             told = self._state(after=seq, wait_ms=wait_ms)
-            if told.seq == seq:
+            blind = told.unready != "" and told.state.step in _CAPTURES
+            if (told.seq, blind) == (seq, was_blind):
                 continue
-            seq = told.seq
+            seq, was_blind = told.seq, blind
+            if blind:
+                self._show(f"{self._words['unready']}. {self._words['unready_how']}")
+                continue
             ended = self._step(told.state, online=told.online)
             if ended is not None:
                 return ended

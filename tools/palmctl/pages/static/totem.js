@@ -9,6 +9,7 @@ const MISTYPED = ["enrollment_session_invalid", "not_a_code"];
 // The left hand as a mirror shows it, and as its owner sees its outline: the thumb is on the right. As the camera sees
 // it, not mirrored, the thumb is on the left, and people hold up the other hand (docs/howto/TOTEM.md).
 const HAND = "M22 46C34 40 44 26 50 12C54 3 50-3 45-2C40-1 36 7 30 14L30-30C30-41 17-41 17-30L16-4L14-44C13-55 1-55 1-44L-1-5L-4-42C-5-53-17-52-17-41L-17-2L-21-30C-23-40-34-38-33-28L-32 14C-32 32-26 42-19 49L-17 66L21 66Z";
+const CAPTURES = ["show_hand", "remove_hand"];
 const STEP_OF = { idle: 0, keypad: 0, checking_code: 0, consent: 1, show_hand: 2, remove_hand: 2, sending: 2, done: 3, review: 3, failed: 3 };
 
 let all = null, language = "pt-BR", told = null, local = null, homeTimer = 0, problem = "", lastHead = "", typed = "";
@@ -25,7 +26,7 @@ async function post(op, members) {
 function current() {
   if (!told) return { step: "away" };
   const running = ["checking_code", "consent", "show_hand", "remove_hand", "sending"].includes(told.state.step);
-  if (running) { local = null; return told.state; }
+  if (running) { local = null; return told.unready && CAPTURES.includes(told.state.step) ? { step: "unready" } : told.state; }
   if (told.unready) return { step: "unready" };
   if (local) return { step: local };
   return told.state;
