@@ -54,7 +54,7 @@ from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock, has_kept_time
-from device.platform.logs import log_to_stderr
+from device.platform.logs import bound_libraries, log_to_stderr, release_libraries
 from device.platform.memory import MemoryGuard, guard_memory, settle_memory
 from device.platform.roles import control_handler, serve_roles
 from device.platform.streams import open_closed_streams
@@ -106,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{path} can be used")
             return 0
         log_to_stderr()
+        bound_libraries()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         guard = guard_memory()
         wipe = finish_wipe(config.device.state_dir)
@@ -124,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if again:
         sd_notify.restarting()
+        release_libraries()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - a new image: no key stays in memory
     return 0
 

@@ -4,8 +4,11 @@ A loose cable or a failing disk would otherwise write the same line for as long 
 everything else from the machine's journal.
 """
 
+import faulthandler
 import logging
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +18,11 @@ BURST: Final = 5
 WINDOW_S: Final = 60.0
 MAX_KINDS: Final = 512
 """Kinds of messages remembered at a time; the oldest is forgotten first."""
+LONGEST_LINE: Final = 400
+"""Characters kept of a line that a library writes."""
+
+_STDERR: Final = 2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,3 +69,31 @@ def log_to_stderr() -> None:
     handler.addFilter(RepeatLimit())
     form = "%(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
+
+
+def bound_libraries() -> None:
+    """Put what libraries write to standard error into this log, and so under its bound: libjpeg and FFmpeg
+    write a line for every damaged picture. A crash is still written there directly, with its stacks."""
+    own = os.fdopen(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            handler.setStream(own)
+    sys.stderr = own
+    faulthandler.enable(own)
+    reading, writing = os.pipe()
+    os.dup2(writing, _STDERR)
+    os.close(writing)
+    threading.Thread(target=_relay, args=(reading,), name="stderr", daemon=True).start()
+
+
+def release_libraries() -> None:
+    """Before another program takes the place of this process: its standard error is the one from before."""
+    os.dup2(sys.stderr.fileno(), _STDERR)
+
+
+def _relay(reading: int) -> None:
+    while said := os.read(reading, 65_536):
+        for line in said.decode("utf-8", "replace").splitlines():
+            if line.strip():
+                _log.warning("a library says: %s", line.strip()[:LONGEST_LINE])
+    os.close(reading)
