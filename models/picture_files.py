@@ -12,9 +12,12 @@ from link1.plain_file import read_plain_file
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Larger files are not read: no photograph is so large, and a small board has little memory."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+_JPEG: Final = b"\xff\xd8\xff"
+_MOST_SEGMENTS: Final = 1_024
+"""Of 64 KiB each they fill a file of MOST_BYTES."""
 _BEGINNINGS: Final = (
     _PNG,
-    b"\xff\xd8\xff",
+    _JPEG,
     b"BM",
     b"II*\x00",
     b"MM\x00*",
@@ -31,17 +34,34 @@ def is_of_a_known_kind(data: bytes) -> bool:
 
 
 def ends_as_it_says(data: bytes) -> bool:
-    """Whether a PNG's chunks lead to its last one, which is empty (PNG, third edition, 11.2.5).
+    """Whether a PNG's chunks lead to its last one, which is empty (PNG, third edition, 11.2.5), and a JPEG has
+    its end after the beginning of its pixels.
 
-    True of what is no PNG. OpenCV reserves what a chunk announces, up to 4 GiB, before it looks whether the
-    file has as much.
+    True of what is neither. OpenCV reserves what a chunk announces, up to 4 GiB, before it looks whether the
+    file has as much, and fills the missing part of a cut JPEG with grey. What follows the end of a JPEG is
+    not looked at: telephones put a film there.
     """
+    if data.startswith(_JPEG):
+        return data.find(b"\xff\xd9", _pixels_of_jpeg(data)) >= 0
     if not data.startswith(_PNG):
         return True
     at = len(_PNG)
     while (kind := data[at + 4 : at + 8]) and kind != b"IEND":
         at += 12 + int.from_bytes(data[at : at + 4], "big")
     return data[at : at + 8] == bytes(4) + b"IEND"
+
+
+def _pixels_of_jpeg(data: bytes) -> int:
+    """Where a JPEG's first scan begins, after all segments that say how long they are (ITU-T T.81, B.1.1.4): a
+    thumbnail, which has an end of its own, is in one of them."""
+    at = 2
+    for _ in range(_MOST_SEGMENTS):
+        marker = data[at : at + 2]
+        if not marker.startswith(b"\xff") or marker in (b"\xff", b"\xff\xda"):
+            break
+        # A marker may have more of 0xFF before it.
+        at += 1 if marker == b"\xff\xff" else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return at
 
 
 def depth_of(picture: NDArray[np.generic]) -> int:

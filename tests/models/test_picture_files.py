@@ -55,6 +55,19 @@ def test_what_no_camera_writes_is_not_read(suffix: str, tmp_path: Path) -> None:
     assert read_picture(tmp_path / "a.png", cv2.IMREAD_GRAYSCALE) is None
 
 
+def test_a_jpeg_has_its_end_after_its_pixels_and_may_have_more_after_that() -> None:
+    """Telephones put a film there, cameras fill frames up; a thumbnail's end is none of the picture's."""
+    whole = cv2.imencode(".jpg", GREY)[1].tobytes()
+    thumbnail = b"\xff\xe1" + struct.pack(">H", 2 + len(whole)) + whole
+    filled = whole[:2] + b"\xff\xff" + whole[2:]
+    for good in (whole, filled, whole[:2] + thumbnail + whole[2:]):
+        for more in (b"", bytes(10_000), whole[2:-2] * 3):
+            assert ends_as_it_says(good + more)
+        for cut in (1, 2, 500):
+            assert not ends_as_it_says(good[:-cut])
+    assert not ends_as_it_says(whole[:2] + b"\xff" * 10_000)
+
+
 @pytest.mark.parametrize("announced", [1, 0x6000_0000, 0xFFFF_FFFF])
 def test_a_last_chunk_that_says_it_is_huge_is_not_believed(announced: int, tmp_path: Path) -> None:
     whole = cv2.imencode(".png", GREY)[1].tobytes()
