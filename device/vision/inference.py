@@ -20,7 +20,7 @@ from models.qr import read_qr
 IDLE_EVERY_MS: Final = 100
 """Without a request for a passage, frames are examined for hands, or previewed, at this rate."""
 CODE_EVERY_MS: Final = 200
-"""How often frames are searched for a QR code, when one is expected and no open hand is in view."""
+"""How often frames are searched for a QR code, when one is expected and no open hand waits for a verdict."""
 FRAME_WAIT_S: Final = 0.25
 GAP_MS: Final = 1_000
 """After so long without a frame the hand that was in view is forgotten."""
@@ -92,7 +92,8 @@ class InferenceThread:
         """When the thread was last active: at least every `FRAME_WAIT_S`, unless a frame takes longer."""
 
     def set_interest(self, interest: Interest, *, codes: bool) -> None:
-        """How to examine frames from now on; `codes`: search for QR codes when no open hand is in view."""
+        """How to examine frames from now on; `codes`: search for QR codes, but not while an open hand waits
+        for a verdict."""
         self._wanted = (interest, codes)
 
     def start(self) -> None:
@@ -140,8 +141,9 @@ class InferenceThread:
         self._watch(frame, look)
         if look is not None:
             self._tell_look(look, taken_ms)
-        open_hand = look is not None and look.hand is not None
-        if codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
+        # A passage does not wait for it; who shows a small code on an open palm has it read after that.
+        passing = interest is Interest.PASSAGE and look is not None and look.hand is not None
+        if codes and not passing and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
             self._last_code_ms = frame.at_ms
             payload = read_qr(frame)
             if payload is not None:

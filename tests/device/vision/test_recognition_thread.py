@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -230,6 +231,30 @@ def test_codes_are_read_only_when_they_are_awaited(ground: Pixels) -> None:
             bench.thread.set_interest(Interest.IDLE, codes=True)
             bench.show(card)
             await bench.ears.hear(lambda: bool(bench.ears.codes))
+            assert bench.ears.codes == ["SVC1:ENR:x"]
+
+    asyncio.run(scenario())
+
+
+def test_a_code_on_an_open_palm_is_read_while_no_one_waits_for_a_verdict(held: list[Pixels]) -> None:
+    code = np.asarray(cv2.QRCodeEncoder.create().encode("SVC1:ENR:x"), np.uint8)
+    card = cv2.copyMakeBorder(code, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=(255.0,))
+    small = cv2.resize(card, (120, 120), interpolation=cv2.INTER_NEAREST)
+    hand = HandFinder().find(CameraFrame(held[0], 0, 0))
+    assert isinstance(hand, Hand)
+    left, top = (round(float(side)) - 60 for side in hand.centre)
+    palm = held[0].copy()
+    palm[top : top + 120, left : left + 120] = small[..., np.newaxis]
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=True)
+            bench.show(palm)
+            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+            bench.thread.set_interest(Interest.IDLE, codes=True)
+            bench.show(palm)
+            await bench.ears.hear(lambda: bool(bench.ears.codes))
+            assert [look.hand is not None for look in bench.ears.looks] == [True, True]
             assert bench.ears.codes == ["SVC1:ENR:x"]
 
     asyncio.run(scenario())
