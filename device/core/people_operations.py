@@ -106,8 +106,7 @@ def people_operations(  # noqa: C901 - one function an operation
         _check_free(enrolment)
         asked = control.NextAsked.from_obj(request.header)
         passage = await passes.rehearse(asked.wait_ms / 1000)
-        if passage is None:
-            _check_free(enrolment)
+        _check_free(enrolment)
         _check_serving(health)  # what came up while it waited for the hand counts too
         return reply_with(control.PassAnswer(passage))
 

@@ -26,21 +26,19 @@ class TrialPasses:
     def __init__(self, policy: Callable[[], Policy], on_change: Callable[[], None]) -> None:
         self._policy = policy
         self._on_change = on_change
-        self._rehearsal: _Rehearsal | None = None
+        self._rehearsals: list[_Rehearsal] = []
         self._next: list[asyncio.Future[TrialPassage]] = []
 
     @property
     def rehearsing(self) -> bool:
         """Whether a rehearsal waits for a hand."""
-        return self._rehearsal is not None
+        return bool(self._rehearsals)
 
     async def rehearse(self, wait_s: float) -> TrialPassage | None:
         """What the verdict on the next hand would be; None without a hand in time."""
-        if self._rehearsal is not None:
-            self._rehearsal.superseded()
         policy = self._policy()
         rehearsal = _Rehearsal(Attempt(policy.thresholds, attempts=policy.attempts))
-        self._rehearsal = rehearsal
+        self._rehearsals.append(rehearsal)
         self._on_change()
         try:
             async with asyncio.timeout(wait_s):
@@ -48,9 +46,8 @@ class TrialPasses:
         except TimeoutError:
             return rehearsal.concluded()
         finally:
-            if self._rehearsal is rehearsal:
-                self._rehearsal = None
-                self._on_change()
+            self._rehearsals.remove(rehearsal)
+            self._on_change()
 
     async def next_passage(self, wait_s: float) -> TrialPassage | None:
         """The next verdict sent to the validator, with its times; None without one in time."""
@@ -65,8 +62,8 @@ class TrialPasses:
             self._next.remove(waiting)
 
     def sighted(self, sighting: Sighting) -> None:
-        if self._rehearsal is not None:
-            self._rehearsal.sighted(sighting)
+        for rehearsal in self._rehearsals:
+            rehearsal.sighted(sighting)
 
     def passed(self, said: VerdictSummary, total_ms: float, stage_ms: Mapping[str, float]) -> None:
         """The verdict was written to the port."""
@@ -91,23 +88,18 @@ class _Rehearsal:
     """One hand, from its arrival until the outcome or until it leaves."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.done: asyncio.Future[TrialPassage | None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[TrialPassage] = asyncio.get_running_loop().create_future()
         self._attempt = attempt
         self._first_ms: int | None = None
         self._last_ms = 0
         self._hints: list[str] = []
-
-    def superseded(self) -> None:
-        """Another rehearsal has begun."""
-        if not self.done.done():
-            self.done.set_result(None)
 
     def sighted(self, sighting: Sighting) -> None:
         if self.done.done():
             return
         if not sighting.hand_present:
             if self._first_ms is not None and sighting.at_ms - self._last_ms >= GONE_AFTER_MS:
-                self.done.set_result(self.concluded())
+                self.done.set_result(self._passage(self._attempt.conclude()))
             return
         self._first_ms = sighting.at_ms if self._first_ms is None else self._first_ms
         self._last_ms = sighting.at_ms

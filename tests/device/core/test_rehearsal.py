@@ -77,14 +77,26 @@ def test_what_comes_up_while_it_waits_for_the_hand_counts() -> None:
         asyncio.run(Desk().rehearse(good(), then=HealthWord.GALLERY_STALE))
 
 
+def test_all_who_wait_for_a_hand_see_it() -> None:
+    async def story(desk: Desk) -> tuple[TrialPassage | None, TrialPassage | None]:
+        first = asyncio.ensure_future(desk.rehearse())
+        await asyncio.sleep(0)
+        return await asyncio.gather(first, desk.rehearse(good()))
+
+    assert [one and one.result for one in asyncio.run(story(Desk()))] == ["MATCH", "MATCH"]
+
+
+@pytest.mark.parametrize("seen", [[], [poor(0)]])
 @pytest.mark.parametrize("begins", ["before", "meanwhile"])
-def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str) -> None:
+def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str, seen: list[Sighting]) -> None:
     desk = Desk()
 
     async def story() -> None:
         desk.enrolment.capturing = begins == "before"
-        asked = asyncio.ensure_future(desk.rehearse())
-        await asyncio.sleep(0)
+        asked = asyncio.ensure_future(desk.rehearse(*seen))
+        for _ in range(5):  # it waits for a hand by then
+            await asyncio.sleep(0)
+        assert desk.passes.rehearsing is (begins == "meanwhile")
         desk.enrolment.capturing = True
         await asked
 
