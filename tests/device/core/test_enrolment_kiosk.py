@@ -315,6 +315,20 @@ def test_a_camera_that_fails_is_said_to_the_person_and_the_enrolment_goes_on_whe
         assert shown.startswith("Mostre a palma esquerda")
 
 
+def test_a_camera_that_fails_while_a_code_is_awaited_is_said(tmp_path: Path) -> None:
+    with running(make_kiosk(tmp_path)) as kiosk:
+        program = kiosk.device.palmctl("enrol", "--accept-terms", "v1")
+        assert program.stderr is not None
+        camera, unplugged = tmp_path / "camera", tmp_path / "unplugged"
+        assert program.stderr.readline().startswith("Mostre à câmera")
+        camera.rename(unplugged)
+        assert program.stderr.readline().startswith("Fora de serviço")
+        unplugged.rename(camera)
+        assert program.stderr.readline().startswith("Mostre à câmera")
+        program.send_signal(2)
+        assert program.wait(WITHIN_S) == 130
+
+
 def test_vectors_are_gone_from_memory_once_the_service_has_them(kiosk: Kiosk) -> None:
     kiosk.service.enrol = SILENCE
     kiosk.service.redeem = redeemed(hands_required=["R"])

@@ -175,8 +175,8 @@ class EnrolmentTerminal:
         finally:
             self._close_line()
 
-    def _follow(self, seq: int, until_s: float) -> EnrolmentEnd:
-        was_blind = False
+    def _follow(self, first: int, until_s: float) -> EnrolmentEnd:
+        seq, was_blind = first, False
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -186,12 +186,14 @@ class EnrolmentTerminal:
                 )
             wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
             told = self._state(after=seq, wait_ms=wait_ms)
-            blind = told.unready != "" and told.state.step in _CAPTURES
+            awaits_code = told.seq == first
+            blind = told.unready != "" and (awaits_code or told.state.step in _CAPTURES)
             if (told.seq, blind) == (seq, was_blind):
                 continue
             seq, was_blind = told.seq, blind
-            if blind:
-                self._show(f"{self._words['unready']}. {self._words['unready_how']}")
+            if blind or awaits_code:
+                words = self._words
+                self._show(f"{words['unready']}. {words['unready_how']}" if blind else words["welcome_how"])
                 continue
             ended = self._step(told.state, online=told.online)
             if ended is not None:
