@@ -79,23 +79,19 @@ class Core:
 
     def on_look(self, look: Look) -> None:
         """An examined frame: for the enrolment while one captures, else for the gate."""
-        enrolment = self.enrolment
         self.bulk_turn.hand_seen(look.sighting.hand_present)
         if look.store_fault:
             # Before the gate gets the sighting, so that it abstains; `StoreWatch` clears the word.
             self.health.report(HealthWord.STORE_FAULT, look.store_fault)
-        if enrolment.capturing:
-            enrolment.look(look.for_enrolment())
+        if self.enrolment.capturing:
+            self.enrolment.look(look.for_enrolment())
             return
         look.drop()  # of an enrolment that has ended meanwhile
-        if enrolment.hand_lingers:
-            enrolment.hand_seen(look.sighting.hand_present)
-        else:
-            if self.recognises:
-                self.health.clear(HealthWord.MODEL_FAULT)
-            self.gallery.look()  # as old as it is now: the check of every second waits where the disk is slow
-            self.gate.sighted(look.sighting)
-            self.passes.sighted(look.sighting)
+        if self.recognises:
+            self.health.clear(HealthWord.MODEL_FAULT)
+        self.gallery.look()  # as old as it is now: the check of every second waits where the disk is slow
+        self.gate.sighted(look.sighting)
+        self.passes.sighted(look.sighting)
 
     def on_code(self, payload: str) -> None:
         self.enrolment.code_seen(payload)
@@ -117,7 +113,7 @@ class Core:
         if not self.recognises:
             self.want(Interest.IDLE, False)
         elif self.enrolment.capturing:
-            self.gate.hand_unseen()
+            self.gate.hand_enrols()
             self.want(Interest.ENROLMENT, False)
         else:
             self.want(self._idle_interest(), True)

@@ -151,9 +151,9 @@ class Gate:
     def conditions(self, conditions: Conditions) -> None:
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
-    def hand_unseen(self) -> None:
+    def hand_enrols(self) -> None:
         """An enrolment uses the camera: no sighting comes until it has ended."""
-        self._engine.hand_unseen(self._now_ms())
+        self._engine.hand_enrols(self._now_ms())
 
     def journal_is_back(self) -> None:
         """What could not be recorded is recorded now; what was lost all the same is asked for again."""

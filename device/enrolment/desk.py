@@ -38,16 +38,11 @@ class EnrolmentDesk:
     clock: Clock
     on_change: Callable[[], None]
     unready: Callable[[], str]
-    hand_lingers: bool = field(default=False, init=False)
-    """Whether the hand of an enrolment, however that ended, is still in view: it does not ask for a
-    passage."""
     shown: EnrolmentShown = field(default=EnrolmentShown("idle"), init=False)
     """The content of the screen."""
     _seq: int = field(default=1, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _sending: tuple[EnrolmentOutbox, int] | None = field(default=None, init=False)
-    _captured: bool = field(default=False, init=False)
-    """Whether the enrolment used the camera until now."""
 
     @property
     def capturing(self) -> bool:
@@ -101,10 +96,6 @@ class EnrolmentDesk:
         """An examined frame, while `capturing`."""
         self._do(self.flow.look(look, self.clock.monotonic_ms()))
 
-    def hand_seen(self, hand_present: bool) -> None:
-        """Any other frame: the enrolled hand has left once no hand is there."""
-        self.hand_lingers = self.hand_lingers and hand_present
-
     def tick(self) -> None:
         now_ms, deadline_ms = self.clock.monotonic_ms(), self.next_deadline_ms
         if self.capturing and deadline_ms is not None and now_ms >= deadline_ms and self.unready():
@@ -134,8 +125,6 @@ class EnrolmentDesk:
                     _log.warning("enrolment %s failed: %s", session_id or "by short code", code)
                     self._sending = None
                     self._show(EnrolmentShown("failed", code))
-        self.hand_lingers |= self._captured and not self.capturing
-        self._captured = self.capturing
         if effects:
             self.on_change()
 

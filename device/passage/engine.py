@@ -294,9 +294,14 @@ class TransactionEngine:
                 effects += self._decide(txn, outcome)
         return [*effects, *self._guide(sighting.hint, now_ms)]
 
-    def hand_unseen(self, now_ms: int) -> None:
-        """The camera has failed, or an enrolment uses it: whose hand comes next is unknown, so a request that
-        was capturing waits for one again. A spent hand stays spent: it was not seen to leave."""
+    def hand_enrols(self, now_ms: int) -> None:
+        """An enrolment uses the camera. Its hand asks for no passage, so it is spent until it has left."""
+        self._hand_unseen(now_ms)
+        self._hand_spent = True
+
+    def _hand_unseen(self, now_ms: int) -> None:
+        """Whose hand comes next is unknown, so a request that was capturing waits for one again. A spent hand
+        stays spent: it was not seen to leave."""
         self._hand_present = False
         txn = self._current
         if txn is not None and txn.life.state is State.CAPTURING and now_ms < txn.expires_ms:
@@ -305,7 +310,7 @@ class TransactionEngine:
 
     def conditions(self, conditions: Conditions, now_ms: int) -> list[Effect]:
         if not conditions.camera:
-            self.hand_unseen(now_ms)
+            self._hand_unseen(now_ms)
         if conditions.gallery and not self._conditions.gallery:
             self._gallery_since_ms = now_ms
         self._conditions = conditions

@@ -21,7 +21,7 @@ def test_a_frame_is_judged_by_how_old_the_gallery_is_then(parts: dict[str, Any])
     """The check of every second waits for the stores: with a slow disk it may come seconds late."""
     told = Mock()
     parts["gallery"].look, parts["gate"].sighted = told.age, told.sighted
-    parts["enrolment"].capturing = parts["enrolment"].hand_lingers = False
+    parts["enrolment"].capturing = False
     Core(**parts).on_look(Look(Interest.PASSAGE, 1, Sighting(True, 5)))
     assert [name for name, _, _ in told.mock_calls] == ["age", "sighted"]
 
@@ -32,15 +32,14 @@ def test_while_an_enrolment_has_the_camera_the_gate_has_no_hand(parts: dict[str,
     for capturing in (False, True):
         parts["enrolment"].capturing = capturing
         core.choose_interest()
-        assert parts["gate"].hand_unseen.called is capturing
+        assert parts["gate"].hand_enrols.called is capturing
 
 
-@pytest.mark.parametrize("lingers", [True, False])
 def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
-    parts: dict[str, Any], lingers: bool
+    parts: dict[str, Any],
 ) -> None:
     core = Core(**parts)
-    parts["enrolment"].capturing, parts["enrolment"].hand_lingers = False, lingers
+    parts["enrolment"].capturing = False
     vector = np.ones(512, np.float32)
     capture = PalmCapture("L", vector, 90, Pad("pass", "x", 9000), 5)
     core.on_look(Look(Interest.ENROLMENT, 1, Sighting(True, 5), "L", capture))

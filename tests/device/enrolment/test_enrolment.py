@@ -862,21 +862,3 @@ def test_who_waits_for_the_screen_hears_at_once_that_the_device_is_not_ready() -
             return await desk.shown_after(seq, 600)
 
     assert asyncio.run(story())[1].step == "show_hand"
-
-
-@pytest.mark.parametrize("ends", ["cancelled", "no good capture"])
-def test_a_hand_shown_to_an_enrolment_asks_for_no_passage_however_that_ends(ends: str) -> None:
-    clock = HandClock()
-    desk = desk_of(Bench().flow, clock)
-    desk.code_seen(CODE)
-    if ends == "no good capture":
-        for _ in range(2):
-            clock.now_ms += HAND_LIMIT_MS
-            desk.tick()
-    desk.look(EnrolmentLook(True, "L", None, None))
-    desk.cancel()
-    lingers = [desk.hand_lingers]
-    for present in (True, False):
-        desk.hand_seen(present)
-        lingers.append(desk.hand_lingers)
-    assert lingers == [True, True, False]

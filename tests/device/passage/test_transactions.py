@@ -481,23 +481,18 @@ def test_after_a_camera_that_failed_a_hand_is_captured_from_the_beginning(bench:
     assert bench.results == [VerdictResult.MATCH]
 
 
-def test_a_hand_that_an_enrolment_uses_answers_no_request(bench: EngineBench) -> None:
+def test_the_hand_of_an_enrolment_answers_no_request_until_it_has_left(bench: EngineBench) -> None:
     bench.ask("a", ttl_ms=2_000)
     bench.see(poor_sighting())
-    bench.engine.hand_unseen(bench.now_ms)
+    bench.engine.hand_enrols(bench.now_ms)
     assert errors(bench.wait(1_800)) == [(EXPIRED, "request", A)]
     bench.ask("b", ttl_ms=2_000)
     assert errors(bench.wait(1_800)) == [(EXPIRED, "request", B)]
     bench.ask("c")
+    bench.wait(300)
+    assert hints(bench.see(good_sighting())) == [GuideHint.REMOVE_HAND]
+    bench.see(no_hand())
     assert verdicts(bench.see(good_sighting()))
-
-
-def test_a_spent_hand_stays_spent_through_an_enrolment(bench: EngineBench) -> None:
-    bench.ask("a")
-    bench.see(good_sighting())
-    bench.engine.hand_unseen(bench.now_ms)
-    bench.ask("b")
-    assert not verdicts(bench.see(good_sighting()))
 
 
 def test_a_verdict_that_cannot_be_stored_is_not_sent(bench: EngineBench) -> None:
