@@ -191,24 +191,19 @@ class CaptureThread:
                 )
                 self._enter(CameraCondition.OK, camera.description, "")
                 continue
-            damaged = camera.skipped > skipped_before
+            if now_ms - last_frame_ms < STALL_MS:
+                continue
+            stalled = CameraLost(
+                f"{camera.description} gives only damaged pictures; it is closed and opened again: try a "
+                "shorter cable and another port, or see the folder's images"
+                if camera.skipped > skipped_before
+                else f"{camera.description} gives no picture; it is closed and opened again: check its "
+                "cable and power, or that the folder holds images"
+            )
             if now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
-                raise CameraLost(
-                    f"{camera.description} gives only damaged pictures; it is closed and opened again: try a "
-                    "shorter cable and another port, or see the folder's images"
-                    if damaged
-                    else f"{camera.description} gives no picture; it is closed and opened again: check its "
-                    "cable and power, or that the folder holds images"
-                )
-            if now_ms - last_frame_ms >= STALL_MS:
-                self.slot.clear()
-                self._enter(
-                    CameraCondition.STALLED,
-                    camera.description,
-                    f"{camera.description} has given only damaged pictures for {STALL_MS / 1000:g} s"
-                    if damaged
-                    else f"{camera.description} has given no picture for {STALL_MS / 1000:g} s",
-                )
+                raise stalled
+            self.slot.clear()
+            self._enter(CameraCondition.STALLED, camera.description, str(stalled))
 
     def _enter(self, condition: CameraCondition, description: str, message: str) -> None:
         if (condition, message) == (self.state.condition, self.state.message):
