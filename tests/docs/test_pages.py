@@ -14,7 +14,7 @@ from tests.docs.page_commands import DOCS, blocks_of
 from tools.palmctl.main import main
 from tools.rig.reference_pages import pages as generated_pages
 
-PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((REPOSITORY / "tools").rglob("*.md"))]
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
