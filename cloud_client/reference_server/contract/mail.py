@@ -74,9 +74,9 @@ Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 class PostOfRecord(Body):
     v: Count
     rid: Hex32
-    box: Literal["in", "out"]
-    src: Annotated[Name64, like("svc")]
-    dst: Annotated[Name64, like("gate-07")]
+    box: Annotated[Literal["in", "out"], like("out")]
+    src: Annotated[Name64, like("gate-07")]
+    dst: Annotated[Name64, like("svc")]
     seq: Seq
     created_ms: Millis
     suite: Annotated[

@@ -59,6 +59,12 @@ def test_the_examples_shown_fit_their_schemas() -> None:
                     OAS31Validator(whole | schema).validate(example(schema, schemas))
 
 
+def test_the_record_that_is_shown_for_the_outbox_comes_from_a_device() -> None:
+    schemas = document(OPERATIONS)["components"]["schemas"]
+    post = example(schemas["OutboxRecord"], schemas)["post"]
+    assert (post["box"], post["src"], post["dst"]) == ("out", "gate-07", "svc")
+
+
 @pytest.fixture(scope="module")
 def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server without rate limits."""
