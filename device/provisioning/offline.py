@@ -111,17 +111,23 @@ def read_root_kid(text: str) -> str:
     return kid
 
 
-def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_kid: str) -> Provisioned:
-    """Step 3: check that the root `root_kid` vouches for the answer, and pin it.
-
-    Raises ProvisioningError, TrustError, KeyStoreError or ConfigError; then nothing was pinned.
-    """
+def awaited_registration(config: DeviceConfig) -> RegistrationFacts:
+    """The registration that waits for an answer; raises ProvisioningError where none does."""
     registration = pending_registration(config)
     if registration is None:
         raise ProvisioningError(
             "no registration was asked for here, or it was finished; begin with: palmctl provision "
             "--offline-bundle FILE --device-id …, and a FILE that does not exist yet"
         )
+    return registration
+
+
+def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_kid: str) -> Provisioned:
+    """Step 3: check that the root `root_kid` vouches for the answer, and pin it.
+
+    Raises ProvisioningError, TrustError, KeyStoreError or ConfigError; then nothing was pinned.
+    """
+    registration = awaited_registration(config)
     device_id, gate_id, dbd_id = registration.device_id, registration.gate_id, registration.dbd_id
     if (device_id, gate_id, dbd_id) != (config.device.id, config.device.gate_id, config.device.dbd_id):
         raise ProvisioningError(

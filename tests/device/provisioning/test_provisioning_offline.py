@@ -118,7 +118,8 @@ def test_two_walks_with_a_stick_make_a_device(stick: Stick) -> None:
     assert (config.link.port, config.cloud) == ("/dev/ttyUSB3", None)
     assert not (stick.state / PENDING_NAME).exists()
     again = stick.provision("--root-kid", stick.root_kid)
-    assert again.exit_code == 1 and "no registration waits" in again.stderr
+    assert again.exit_code == 1 and "a FILE that does not exist yet" in again.stderr
+    assert stick.provision(*IDS).stderr == again.stderr
 
 
 EVERY_MEMBER = f"""

@@ -286,11 +286,8 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
             given[option] = given[option] or getattr(pending, option)
         given["passage_sensor"] = given["passage_sensor"] or pending.passage_sensor
     answered = bool(content) and offline.file_type(content) == offline.ANSWER_TYPE
-    if answered and pending is None:
-        raise ProvisioningError(
-            "no registration waits for an answer here: it is finished, or was never begun; "
-            "see: palmctl doctor provisioned"
-        )
+    if answered:
+        offline.awaited_registration(_base(path, given))
     if root_kid is not None and not answered:
         raise ProvisioningError(
             f"{file} holds no answer of the service; name the file that `palmctl cloud bundle create` wrote, "
