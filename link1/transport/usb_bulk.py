@@ -158,7 +158,7 @@ def open_usb(
         and serial in (None, _text(folder / "serial"))
     ]
     if not found:
-        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or correct [link] port")
+        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or name another port")
     if len(found) > 1:
         serials = ", ".join(sorted(_text(folder / "serial") or "without one" for folder in found))
         raise TransportError(f"{spec}: {len(found)} such devices; add the serial number of one: {serials}")
