@@ -32,7 +32,7 @@ from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
 from tests.cloud_client.server.rollout_harness import report
 from tests.cloud_client.server.server_database import ENGINE
-from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
+from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Running
 
 ORIGIN = "http://127.0.0.1:8711"
@@ -340,6 +340,17 @@ def test_the_pages_show_what_is_there_and_nobody(desk: Desk, tenant: Tenant, par
     other = Desk(desk.cloud)
     other.sign_in(tenant.partner("live").api_key)
     assert "No device is registered yet" in other.page("/operator/devices")
+
+
+def test_a_session_in_review_is_named_whole_as_the_command_takes_it(
+    desk: Desk, tenant: Tenant, partner: Partner
+) -> None:
+    device = tenant.device()
+    device.enrol(partner, partner.person()["subject_id"], seed=1)
+    session = partner.session(partner.person()["subject_id"])
+    device.post("/v1/enrollments", device.enrolment(session["token"], {"L": vector(2), "R": vector(77)}), 202)
+    desk.sign_in(partner.api_key)
+    assert f"palmctl cloud session approve {session['session_id']}" in desk.page("/operator/enrollment")
 
 
 def test_a_device_that_has_stopped_needs_a_look(own_cloud: Cloud) -> None:
