@@ -13,11 +13,12 @@ from device.platform.ipc import Packet
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import ReleaseKind, read_manifest
 from device.values.control import UpdatesAnswer
-from device.values.status import FailedRelease, ModelStatus, UpdatesInForce, UpdatesStatus
+from device.values.status import FailedRelease, ModelOnDisk, ModelStatus, UpdatesInForce, UpdatesStatus
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tests.palmctl import printed
 from tools.cloud.pack_release import manifest_obj, pack_app, republish, write_release
+from tools.palmctl.commands.update import under_way
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.main import main
 from tools.palmctl.release_file import MAGIC, read_release
@@ -120,6 +121,22 @@ def test_a_release_that_has_failed_is_exit_1(
     place = ["--config", str(configured(tmp_path))]
     done = CliRunner().invoke(main, [*command, str(release_file(tmp_path)), *place, "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (exit_code, told.to_obj()), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model_id", "text"),
+    [("palm", "takes effect when no one passes"), ("palm-2", "for its gallery epoch")],
+)
+def test_only_another_model_waits_for_a_gallery_epoch(model_id: str, text: str) -> None:
+    waiting = ModelOnDisk(2, "1", model_id)
+    state = UpdatesInForce(
+        release_seq=2,
+        receiving=None,
+        app_waiting=None,
+        model=ModelStatus("palm", 0, on_trial=False, waiting=waiting, previous=None),
+        failed=None,
+    )
+    assert under_way(state) == [("waiting", f"model {model_id}, release 2: {text}")]
 
 
 def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:

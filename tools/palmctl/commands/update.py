@@ -129,7 +129,12 @@ def under_way(state: UpdatesInForce) -> list[tuple[str, str]]:
     rows = []
     if waits is not None:
         of = _origin(waits.release_seq)
-        rows.append((marked("waiting"), _(f"model {waits.model_id}, {of}: for its gallery epoch")))
+        # Its vectors are the gallery's own: who began an epoch for it would have everyone enrol again.
+        if waits.model_id == state.model.model_id:
+            text = _(f"model {waits.model_id}, {of}: takes effect when no one passes")
+        else:
+            text = _(f"model {waits.model_id}, {of}: for its gallery epoch")
+        rows.append((marked("waiting"), text))
     if receiving is not None:
         share = _(
             f"release {receiving.release_seq} {receiving.kind}: "
