@@ -345,7 +345,10 @@ def signer() -> None:
 @click.option("--in-s", type=click.IntRange(0, _YEAR_S), default=86400, show_default=True)
 @on_store
 def signer_rotate(*, use: str, in_s: int) -> Work:
-    """Publish a new key for a use; it signs from --in-s seconds on."""
+    """Publish a new key for a use; it signs from --in-s seconds on.
+
+    A device on the network looks for keys every ten minutes, and ignores one that signs already then.
+    """
     from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.rotate_signer(tx, vault, use, in_s, now_ms)
@@ -388,7 +391,12 @@ def root_show() -> Work:
 
 
 @cloud.command()
-@click.option("--now", "timestamp", metavar="TIMESTAMP", help="RFC 3339; what is expired then is deleted.")
+@click.option(
+    "--now",
+    "timestamp",
+    metavar="TIMESTAMP",
+    help="RFC 3339; what will be expired then is deleted, for good: try that on a copy alone.",
+)
 @on_data
 @reported
 def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: bool) -> None:
