@@ -3,9 +3,13 @@
 The whole page is run by tests/docs/trees, on a Debian that is booted for it.
 """
 
+import re
 from pathlib import Path
 
+import pytest
+
 from device.config.config import load_config
+from link1.keys import PublicKey
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Command, blocks_of, check_shown
 from tools.rig.demo.programs import RunningPrograms
@@ -54,3 +58,14 @@ def test_both_boards_become_devices(tmp_path: Path) -> None:
     first, second = (load_config(tmp_path / name / "device.toml") for name in ("online", "here"))
     assert first.cloud is not None and first.device.id == "gate-7-left"
     assert second.cloud is None and second.device.id == "gate-8-left"
+
+
+@pytest.mark.parametrize("name", ["tutorials/INSTALL.md", "pt-BR/INSTALL.md"])
+def test_the_status_shows_the_key_of_the_board_that_the_doctor_looked_at(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    key, kid = (
+        re.search(line, text, re.MULTILINE)
+        for line in (r"^  (?:key|chave) +(\S+=) \(", r"^✓ provisioned .* ([0-9a-f]{32}), ")
+    )
+    assert key is not None and kid is not None
+    assert PublicKey.from_b64(key[1]).kid == kid[1]
