@@ -12,6 +12,8 @@ from cloud_client.reference_server.contract.bodies import A_UUID
 from cloud_client.reference_server.web.admin.reference import DEVICE_CHAPTER, OperationEntry, chapters
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
+from cloud_client.reference_server.web.api.rate_limit import Rate
+from tests import REPOSITORY
 from tests.cloud_client.server.server_process import Board, Running
 
 LEARNED = {"subject_id": "SUBJECT_ID", "session_id": "SESSION_ID", "receipt_id": "RECEIPT_ID"}
@@ -58,3 +60,11 @@ def test_every_request_of_the_reference_works(running: Running) -> None:
         assert done.returncode == 0, f"{entry.operation_id}: {done.stdout}{done.stderr}"
         answer: dict[str, Any] = json.loads(done.stdout)
         variables |= {LEARNED[member]: answer[member] for member in LEARNED if member in answer}
+
+
+def test_the_back_offices_page_has_the_limits_in_force() -> None:
+    page = " ".join((REPOSITORY / "docs/tutorials/BACKOFFICE.md").read_text(encoding="utf-8").split())
+    read, write, sessions = Rate.KEY_READ, Rate.KEY_WRITE, Rate.SESSIONS_OF_TENANT
+    assert f"may read {read.per_s} times a second (at once {read.capacity})" in page
+    assert f"and write {write.per_s} times (at once {write.capacity})" in page
+    assert f"together open {sessions.per_s * 60:.0f} enrollment sessions a minute" in page
