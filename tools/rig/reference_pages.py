@@ -173,13 +173,14 @@ def _marked(word: HealthWord) -> str:
 
 def metrics() -> str:
     """What the admin bind shows Prometheus, without what the library adds about the process."""
-    from cloud_client.reference_server.domain.devices.fleet import FleetFigures
+    from cloud_client.reference_server.domain.devices.fleet import FleetFigures, ReportedDevice
     from cloud_client.reference_server.web.access_log import ServedRequest
     from cloud_client.reference_server.web.admin.metrics import Metrics, ServiceFigures
 
-    shown = Metrics()
+    shown = Metrics(each_device=True)
     shown.note(ServedRequest("GET", "/v1/health", 200, 0.1, ""))
-    fleet = FleetFigures(queued={"verdicts": 0}, storage_free_mib=0, temperature_c=0)
+    one = ReportedDevice("acme", "gate-7", "serving", 0, {}, {})
+    fleet = FleetFigures(queued={"verdicts": 0}, storage_free_mib=0, temperature_c=0, devices=(one,))
     standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0, 0, fleet)
     text = shown.page(standing, waiters=0, queued={"write": 0}).decode()
     helps = dict(re.findall(r"^# HELP (palm_\w+) (.*)$", text, re.MULTILINE))
@@ -193,7 +194,8 @@ def metrics() -> str:
 # Metrics
 Served at `/metrics` of the admin bind ([ADMIN.md](ADMIN.md#metrics)) in Prometheus' text format, next to
 the usual `process_…`. Labels are methods, route templates, statuses and words of the contract: never a
-path, query, key or anything personal.
+path, query, key or anything personal. What has the label `device_id` is served with `palmctl cloud serve
+--metrics-per-device` alone, for small fleets.
 """,
             _GENERATED,
             "\n",

@@ -1,5 +1,6 @@
 """What the operator sees of reports and rollouts: figures for Prometheus, the fleet, one device's day."""
 
+import re
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ from cloud_client.reference_server.domain.devices.rollouts import RolloutPlan, s
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.metrics import Metrics
 from cloud_client.reference_server.web.api.operations import OPERATIONS
+from tests import REPOSITORY
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.rollout_harness import Rolled, report
 from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant
@@ -105,6 +107,9 @@ def test_series_are_few_unless_each_device_is_asked_for(own_cloud: Cloud, tenant
     named = f'tenant_id="{tenant.tenant_id}"'
     assert each.sample(f'palm_device_serving{{device_id="needle-1",{named}}}') == 1
     assert each.sample(f'palm_device_verdicts_total{{decision="reject",device_id="needle-1",{named}}}') == 2
+    described = (REPOSITORY / "docs/reference/METRICS.md").read_text(encoding="utf-8")
+    served = re.findall(r"^# TYPE (palm_\w+)", each.get("/metrics").text, re.MULTILINE)
+    assert [name for name in served if f"`{name}`" not in described] == []
 
 
 def test_worst_values_and_updates(own_cloud: Cloud, tenant: Tenant) -> None:
