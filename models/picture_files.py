@@ -34,8 +34,8 @@ def is_of_a_known_kind(data: bytes) -> bool:
 
 
 def ends_as_it_says(data: bytes) -> bool:
-    """Whether a PNG's chunks lead to its last one, which is empty (PNG, third edition, 11.2.5), and a JPEG has
-    its end after the beginning of its pixels.
+    """Whether a PNG's chunks lead to its last one, which is empty (PNG, third edition, 11.2.5), and a JPEG
+    has its end after the beginning of its pixels.
 
     True of what is neither. OpenCV reserves what a chunk announces, up to 4 GiB, before it looks whether the
     file has as much, and fills the missing part of a cut JPEG with grey. What follows the end of a JPEG is
@@ -52,8 +52,8 @@ def ends_as_it_says(data: bytes) -> bool:
 
 
 def _pixels_of_jpeg(data: bytes) -> int:
-    """Where a JPEG's first scan begins, after all segments that say how long they are (ITU-T T.81, B.1.1.4): a
-    thumbnail, which has an end of its own, is in one of them."""
+    """Where a JPEG's first scan begins, after all segments that say how long they are (ITU-T T.81, B.1.1.4):
+    a thumbnail, which has an end of its own, is in one of them."""
     at = 2
     for _ in range(_MOST_SEGMENTS):
         marker = data[at : at + 2]

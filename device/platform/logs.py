@@ -81,6 +81,7 @@ def bound_libraries() -> None:
     sys.stderr = own
     faulthandler.enable(own)
     reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # a full pipe loses a line, and holds up no library
     os.dup2(writing, _STDERR)
     os.close(writing)
     threading.Thread(target=_relay, args=(reading,), name="stderr", daemon=True).start()
