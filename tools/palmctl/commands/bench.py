@@ -24,6 +24,11 @@ def outputs(command: Command) -> Command:
     )(command)
 
 
+def count(name: str, default: int, says: str, *, least: int = 1) -> Callable[[Command], Command]:
+    """An option that says how much is measured."""
+    return click.option(name, type=click.IntRange(least), default=default, show_default=True, help=says)
+
+
 def report_figures(
     measure: Callable[[Path, Callable[[str], None]], Figures],
     summary: Callable[[Figures], list[str]],
@@ -53,21 +58,9 @@ def report_figures(
     added_by=dict.fromkeys(("cloud", "device", "link", "strangers"), RIG),
     invoke_without_command=True,
 )
-@click.option(
-    "--templates",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="Gallery size for the verdict latency.",
-)
-@click.option("--passages", type=click.IntRange(1), default=100, show_default=True, help="Palms to show.")
-@click.option(
-    "--start-templates",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Gallery size for the start.",
-)
+@count("--templates", 10_000, "Gallery size for the verdict latency.")
+@count("--passages", 100, "Palms to show.")
+@count("--start-templates", 100_000, "Gallery size for the start.")
 @outputs
 @click.pass_context
 def bench(

@@ -5,30 +5,14 @@ from pathlib import Path
 
 import click
 
-from tools.palmctl.commands.bench import Figures, outputs, report_figures
+from tools.palmctl.commands.bench import Figures, count, outputs, report_figures
 
 
 @click.command()
-@click.option(
-    "--requests",
-    type=click.IntRange(100),
-    default=10_000,
-    show_default=True,
-    help="Requests of each kind to compare.",
-)
-@click.option(
-    "--batches", type=click.IntRange(1), default=20, show_default=True, help="Batches of 100 verdicts."
-)
-@click.option(
-    "--devices", type=click.IntRange(2), default=1000, show_default=True, help="Devices that wait at once."
-)
-@click.option(
-    "--templates",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Templates of the snapshot.",
-)
+@count("--requests", 10_000, "Requests of each kind to compare.", least=100)
+@count("--batches", 20, "Batches of 100 verdicts.")
+@count("--devices", 1000, "Devices that wait at once.", least=2)
+@count("--templates", 100_000, "Templates of the snapshot.")
 @outputs
 def cloud(
     *, requests: int, batches: int, devices: int, templates: int, out: Path | None, as_json: bool
@@ -52,16 +36,8 @@ def cloud(
     show_default=True,
     help="How long each situation is looked at.",
 )
-@click.option(
-    "--connections",
-    type=click.IntRange(1),
-    default=2500,
-    show_default=True,
-    help="Connections that say nothing.",
-)
-@click.option(
-    "--devices", type=click.IntRange(2), default=2000, show_default=True, help="Devices that wait at once."
-)
+@count("--connections", 2500, "Connections that say nothing.")
+@count("--devices", 2000, "Devices that wait at once.", least=2)
 @outputs
 def strangers(*, seconds: float, connections: int, devices: int, out: Path | None, as_json: bool) -> None:
     """Measure what others notice of the reference server while it is attacked.
@@ -78,13 +54,7 @@ def strangers(*, seconds: float, connections: int, devices: int, out: Path | Non
 
 
 @click.command()
-@click.option(
-    "--requests",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="Requests, each with its verdict.",
-)
+@count("--requests", 500, "Requests, each with its verdict.")
 @outputs
 def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     """Measure the cable: codec, request to verdict, mail, damaged pieces, cuts.
@@ -108,20 +78,8 @@ def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     show_default=True,
     help="Gallery size to start with; may be given several times. A million takes ten minutes to make.",
 )
-@click.option(
-    "--passages",
-    type=click.IntRange(1),
-    default=150,
-    show_default=True,
-    help="Palms to show in each situation.",
-)
-@click.option(
-    "--beside-templates",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Gallery size of the passages.",
-)
+@count("--passages", 150, "Palms to show in each situation.")
+@count("--beside-templates", 100_000, "Gallery size of the passages.")
 @click.option("--start-only", is_flag=True, help="Measure start and memory, and nothing else.")
 @outputs
 def device(
