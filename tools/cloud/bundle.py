@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import Work, environment_of, of_environment, on_store
+from tools.cloud.store import Work, of_environment, on_store
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
     from cloud_client.reference_server.store.base import Tx
     from cloud_client.reference_server.store.vault import Vault
 
@@ -36,7 +37,7 @@ def bundle() -> None:
 @of_environment
 @on_store
 def bundle_create(
-    *, tenant: str, mode: str, request: Path, out: Path | None, verdict_kid: str | None
+    *, environment: "Environment", request: Path, out: Path | None, verdict_kid: str | None
 ) -> Work:
     """Register the device of a request file, and write the signed answer for it.
 
@@ -63,9 +64,7 @@ def bundle_create(
     agreed, target = verdict_kid.replace(" ", "").lower(), out or request
 
     def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
-        printed, answer = answer_request(
-            tx, vault, environment_of(tenant, mode), content, verdict_kid=agreed, now_ms=now_ms
-        )
+        printed, answer = answer_request(tx, vault, environment, content, verdict_kid=agreed, now_ms=now_ms)
         write_on_stick(target, answer)
         return {**printed, "file": str(target)}
 

@@ -3,7 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,6 @@ from tools.cloud.simulate import simulate
 from tools.cloud.store import (
     Work,
     echo,
-    environment_of,
     of_environment,
     of_tenant,
     on_data,
@@ -28,6 +27,9 @@ from tools.cloud.store import (
 )
 from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
 
 _YEAR_S = 365 * 24 * 3600
 
@@ -136,11 +138,7 @@ def tenant_create(*, name: str) -> Work:
 )
 @of_tenant
 @on_store
-def tenant_set(
-    *,
-    tenant: str,
-    **settings: Any,
-) -> Work:
+def tenant_set(*, tenant: str, **settings: Any) -> Work:
     """Change a tenant's settings."""
     from cloud_client.reference_server.ops import commands as operator
 
@@ -167,11 +165,11 @@ def key() -> None:
 )
 @of_environment
 @on_store
-def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
+def key_create(*, environment: "Environment", scopes: tuple[str, ...]) -> Work:
     """Make an API key; it is shown this once."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.create_key(tx, environment_of(tenant, mode), list(scopes), now_ms)
+    return lambda tx, _, now_ms: operator.create_key(tx, environment, list(scopes), now_ms)
 
 
 @key.command("list")
@@ -216,13 +214,11 @@ def token() -> None:
 @click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
 @of_environment
 @on_store
-def token_create(*, tenant: str, mode: str, device_id: str, expires_in_s: int) -> Work:
+def token_create(*, environment: "Environment", device_id: str, expires_in_s: int) -> Work:
     """Make a provisioning token for one device."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.create_token(
-        tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms
-    )
+    return lambda tx, _, now_ms: operator.create_token(tx, environment, device_id, expires_in_s, now_ms)
 
 
 @cloud.group()
@@ -235,11 +231,11 @@ def dbd() -> None:
 @click.option("--pub-b64", required=True, metavar="P", help="Its Ed25519 public key.")
 @of_environment
 @on_store
-def dbd_add(*, tenant: str, mode: str, dbd_id: str, pub_b64: str) -> Work:
+def dbd_add(*, environment: "Environment", dbd_id: str, pub_b64: str) -> Work:
     """Make a validator's key known; another key for the same id counts from now."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.add_dbd(tx, environment_of(tenant, mode), dbd_id, pub_b64, now_ms)
+    return lambda tx, _, now_ms: operator.add_dbd(tx, environment, dbd_id, pub_b64, now_ms)
 
 
 @cloud.group()
@@ -252,12 +248,12 @@ def subject() -> None:
 @click.option("--reason", metavar="R", help="Shown in the person's block.")
 @of_environment
 @on_store
-def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
+def subject_block(*, environment: "Environment", subject_id: str, reason: str | None) -> Work:
     """Suspend a person at every gate."""
     from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.block_subject(
-        tx, vault, environment_of(tenant, mode), subject_id, reason=reason, now_ms=now_ms
+        tx, vault, environment, subject_id, reason=reason, now_ms=now_ms
     )
 
 
@@ -266,13 +262,13 @@ def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None
 @click.option("--reason", metavar="R", hidden=True)
 @of_environment
 @on_store
-def subject_unblock(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
+def subject_unblock(*, environment: "Environment", subject_id: str, reason: str | None) -> Work:
     """Undo `subject block`."""
     from cloud_client.reference_server.ops import commands as operator
 
     del reason  # taken so that both commands can be called alike
     return lambda tx, vault, now_ms: operator.unblock_subject(
-        tx, vault, environment_of(tenant, mode), subject_id, now_ms=now_ms
+        tx, vault, environment, subject_id, now_ms=now_ms
     )
 
 
@@ -285,35 +281,33 @@ def session() -> None:
 @click.argument("session_id")
 @of_environment
 @on_store
-def session_cancel(*, tenant: str, mode: str, session_id: str) -> Work:
+def session_cancel(*, environment: "Environment", session_id: str) -> Work:
     """End a session that is open or in review."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.cancel_session(tx, environment_of(tenant, mode), session_id, now_ms)
+    return lambda tx, _, now_ms: operator.cancel_session(tx, environment, session_id, now_ms)
 
 
 @session.command("approve")
 @click.argument("session_id")
 @of_environment
 @on_store
-def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
+def session_approve(*, environment: "Environment", session_id: str) -> Work:
     """End a review: the palms are enrolled."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, vault, now_ms: operator.approve_session(
-        tx, vault, environment_of(tenant, mode), session_id, now_ms
-    )
+    return lambda tx, vault, now_ms: operator.approve_session(tx, vault, environment, session_id, now_ms)
 
 
 @session.command("reject")
 @click.argument("session_id")
 @of_environment
 @on_store
-def session_reject(*, tenant: str, mode: str, session_id: str) -> Work:
+def session_reject(*, environment: "Environment", session_id: str) -> Work:
     """End a review without enrolling the person."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.reject_session(tx, environment_of(tenant, mode), session_id, now_ms)
+    return lambda tx, _, now_ms: operator.reject_session(tx, environment, session_id, now_ms)
 
 
 @cloud.group()
@@ -326,13 +320,11 @@ def epoch() -> None:
 @click.option("--enrol-again", is_flag=True, help="For another model: everyone has to enrol again.")
 @of_environment
 @on_store
-def epoch_new(*, tenant: str, mode: str, model_id: str | None, enrol_again: bool) -> Work:
+def epoch_new(*, environment: "Environment", model_id: str | None, enrol_again: bool) -> Work:
     """Begin a gallery epoch; devices take it by snapshot."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now: operator.new_epoch(
-        tx, environment_of(tenant, mode), model_id, now, enrol_again=enrol_again
-    )
+    return lambda tx, _, now: operator.new_epoch(tx, environment, model_id, now, enrol_again=enrol_again)
 
 
 @cloud.group()

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import Work, environment_of, of_environment, on_data, on_store, on_this_store, reported
+from tools.cloud.store import Work, of_environment, on_data, on_store, on_this_store, reported
 from tools.palmctl.contract_name import ContractName
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
     from cloud_client.reference_server.store.base import Tx
     from cloud_client.reference_server.store.vault import Vault
 
@@ -49,8 +50,7 @@ def invite(
     data: Path,
     database: str | None,
     as_json: bool,
-    tenant: str,
-    mode: str,
+    environment: "Environment",
     device_id: str,
     expires_in_s: int,
     ca_file: Path | None,
@@ -72,7 +72,7 @@ def invite(
     authority = _authority(ca_file)
 
     def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
-        made = operator.create_token(tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms)
+        made = operator.create_token(tx, environment, device_id, expires_in_s, now_ms)
         invitation = Invitation(
             token=made["token"],
             device_id=device_id,
@@ -106,11 +106,11 @@ def invite(
 @click.argument("device_id")
 @of_environment
 @on_store
-def show(*, tenant: str, mode: str, device_id: str) -> Work:
+def show(*, environment: "Environment", device_id: str) -> Work:
     """Print a device, its newest report, and the totals of its counters."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, now_ms: operator.show_device(tx, environment_of(tenant, mode), device_id, now_ms)
+    return lambda tx, _, now_ms: operator.show_device(tx, environment, device_id, now_ms)
 
 
 @device.command()
@@ -120,12 +120,12 @@ def show(*, tenant: str, mode: str, device_id: str) -> Work:
 )
 @of_environment
 @on_store
-def revoke(*, tenant: str, mode: str, device_id: str, reason: str) -> Work:
+def revoke(*, environment: "Environment", device_id: str, reason: str) -> Work:
     """Revoke a device: its keys open nothing any more, and it wipes itself at its next contact."""
     from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.revoke_device(
-        tx, vault, environment_of(tenant, mode), device_id, reason=reason, now_ms=now_ms
+        tx, vault, environment, device_id, reason=reason, now_ms=now_ms
     )
 
 

@@ -1,14 +1,13 @@
 """`palmctl cloud mail`, `config` and `factory-ca`: what devices are sent, and what vouches for them."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tools.cloud.store import (
     Work,
     echo,
-    environment_of,
     of_environment,
     on_data,
     on_store,
@@ -16,6 +15,9 @@ from tools.cloud.store import (
     reported,
 )
 from tools.palmctl.groups import WholeHelpGroup
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
 
 _Q = click.IntRange(0, 10_000)
 _QUALITY = click.IntRange(0, 100)
@@ -34,7 +36,7 @@ def mail() -> None:
 @click.option("--body", required=True, type=_FILE, help="The inner object as JSON; it is signed here.")
 @of_environment
 @on_store
-def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) -> Work:
+def mail_send(*, environment: "Environment", device_id: str, kind: str, body: Path) -> Work:
     """Put a record into a device's inbox.
 
     TYPE is svc.config, svc.trust.bundle, svc.update.manifest (these three are signed) or svc.update.chunk.
@@ -45,7 +47,7 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
 
     content = read_plain_file(body, 2 * INBOX_CT_MAX_BYTES)
     return lambda tx, vault, now_ms: sending.send(
-        tx, vault, environment_of(tenant, mode), device_id, (kind, content), now_ms=now_ms
+        tx, vault, environment, device_id, (kind, content), now_ms=now_ms
     )
 
 
@@ -53,7 +55,7 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
 @click.option("--device-id", required=True, metavar="D")
 @of_environment
 @on_store
-def mail_resume(*, tenant: str, mode: str, device_id: str) -> Work:
+def mail_resume(*, environment: "Environment", device_id: str) -> Work:
     """After a restore: go on with a device's mail where it is now.
 
     What it mailed before the restore is lost here and deleted there, and everything after waits for it. Let
@@ -61,19 +63,17 @@ def mail_resume(*, tenant: str, mode: str, device_id: str) -> Work:
     """
     from cloud_client.reference_server.ops import mail_send as sending
 
-    return lambda tx, vault, now_ms: sending.resume(
-        tx, vault, environment_of(tenant, mode), device_id, now_ms=now_ms
-    )
+    return lambda tx, vault, now_ms: sending.resume(tx, vault, environment, device_id, now_ms=now_ms)
 
 
 @mail.command("bundle")
 @of_environment
 @on_store
-def mail_bundle(*, tenant: str, mode: str) -> Work:
+def mail_bundle(*, environment: "Environment") -> Work:
     """Print a trust bundle of all keys that count now; with --json, a file to edit for `mail send`."""
     from cloud_client.reference_server.ops import mail_send as sending
 
-    return lambda tx, vault, now_ms: sending.trust_bundle(tx, vault, environment_of(tenant, mode), now_ms)
+    return lambda tx, vault, now_ms: sending.trust_bundle(tx, vault, environment, now_ms)
 
 
 @click.group(cls=WholeHelpGroup)
@@ -84,11 +84,11 @@ def config() -> None:
 @config.command("show")
 @of_environment
 @on_store
-def config_show(*, tenant: str, mode: str) -> Work:
+def config_show(*, environment: "Environment") -> Work:
     """Print the present config_obj."""
     from cloud_client.reference_server.ops import mail_send as sending
 
-    return lambda tx, _, __: sending.show_config(tx, environment_of(tenant, mode))
+    return lambda tx, _, __: sending.show_config(tx, environment)
 
 
 @config.command("set")
@@ -106,14 +106,14 @@ def config_show(*, tenant: str, mode: str) -> Work:
 @on_data
 @reported
 def config_set(
-    *, tenant: str, mode: str, data: Path, database: str | None, as_json: bool, **given: Any
+    *, environment: "Environment", data: Path, database: str | None, as_json: bool, **given: Any
 ) -> None:
     """Change the configuration: config_seq rises, and every active device is sent the new one."""
     from cloud_client.reference_server.ops import mail_send as sending
 
     changes = {name: value for name, value in given.items() if value is not None}
     with opened_store(data, database) as (store, vault, now_ms):
-        config = sending.set_config(store, vault, environment_of(tenant, mode), changes, now_ms)
+        config = sending.set_config(store, vault, environment, changes, now_ms)
     echo(config, as_json=as_json)
 
 

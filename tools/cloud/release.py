@@ -12,7 +12,6 @@ from link1.plain_file import check_replaceable
 from tools.cloud.store import (
     Command,
     echo,
-    environment_of,
     of_environment,
     on_data,
     opened_store,
@@ -73,8 +72,7 @@ def release_create(
     data: Path,
     database: str | None,
     as_json: bool,
-    tenant: str,
-    mode: str,
+    environment: "Environment",
     kind: str,
     folder: Path,
     name: str | None,
@@ -112,7 +110,6 @@ def release_create(
             f"this is {own_name} {own_version}, and devices refuse a software that is given another name or "
             "version: leave out --name and --version"
         )
-    environment = environment_of(tenant, mode)
 
     def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
         operator.check_environment(tx, environment)
@@ -204,8 +201,7 @@ def _of_rollout(move: Callable[..., "Callable[[Tx], bool] | None"]) -> Command:
         data: Path,
         database: str | None,
         as_json: bool,
-        tenant: str,
-        mode: str,
+        environment: "Environment",
         release_seq: int,
         devices: bool,
         **given: Any,
@@ -213,7 +209,6 @@ def _of_rollout(move: Callable[..., "Callable[[Tx], bool] | None"]) -> Command:
         from cloud_client.reference_server.domain.devices import rollouts
         from cloud_client.reference_server.ops.retention import PAUSE_S
 
-        environment = environment_of(tenant, mode)
         with opened_store(data, database) as (store, vault, now_ms):
             with store.writing() as tx:
                 unfinished = move(tx, vault, environment, release_seq, now_ms, **given)

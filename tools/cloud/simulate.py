@@ -24,6 +24,7 @@ from tools.palmctl.contract_name import ContractName
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
     from device.enrolment.session import EnrolmentSession
     from tools.cloud.simulation.gate import SimulatedGate
 
@@ -71,8 +72,8 @@ def _on_gate(work: Callable[..., Awaitable[dict[str, Any]]]) -> Command:
     return run
 
 
-def _test_only(mode: str) -> None:
-    if mode != "test":
+def _test_only(environment: "Environment") -> None:
+    if environment.livemode:
         raise click.UsageError("--mode: gates are simulated in test mode only; expected test, found live")
 
 
@@ -98,8 +99,7 @@ def new_gate(
     data: Path,
     database: str | None,
     as_json: bool,
-    tenant: str,
-    mode: str,
+    environment: "Environment",
     url: str,
     device_id: str,
     gate_id: str,
@@ -113,19 +113,15 @@ def new_gate(
     from tools.cloud.simulation.gate import APP, make_gate, validator_id
 
     del as_json  # for PrintingCommand
-    _test_only(mode)
-    environment, dbd_id = environment_of(tenant, mode), validator_id(device_id)
+    _test_only(environment)
+    dbd_id = validator_id(device_id)
     made = on_this_store(
-        data,
-        database,
-        lambda tx, _, now_ms: operator.create_token(tx, environment, device_id, 3600, now_ms),
+        data, database, lambda tx, _, now_ms: operator.create_token(tx, environment, device_id, 3600, now_ms)
     )
 
     def register_validator(pub_b64: str) -> None:
         on_this_store(
-            data,
-            database,
-            lambda tx, _, now_ms: operator.add_dbd(tx, environment, dbd_id, pub_b64, now_ms),
+            data, database, lambda tx, _, now_ms: operator.add_dbd(tx, environment, dbd_id, pub_b64, now_ms)
         )
 
     facts = RegistrationFacts(device_id, gate_id, dbd_id, passage_sensor, APP.version, model_id)
@@ -175,8 +171,7 @@ def page(
     data: Path,
     database: str | None,
     as_json: bool,
-    tenant: str,
-    mode: str,
+    environment: "Environment",
     url: str,
     port: int,
     folder: Path,
@@ -189,8 +184,8 @@ def page(
     from tools.cloud.simulation.page import GateSite, SimulationPage
     from tools.palmctl.pages.server import LocalPage
 
-    _test_only(mode)
-    site = GateSite(data, database, tenant, url, folder)
+    _test_only(environment)
+    site = GateSite(data, database, environment.tenant_id, url, folder)
     buttons = {name: each for name, each in simulate.commands.items() if isinstance(each, PrintingCommand)}
     with SimulationPage(site, buttons) as shown:
         try:

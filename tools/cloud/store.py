@@ -41,9 +41,15 @@ def on_data(command: Command) -> Command:
 
 
 def of_environment(command: Command) -> Command:
-    """--tenant and --mode."""
-    command = click.option("--mode", type=click.Choice(["test", "live"]), required=True)(command)
-    return of_tenant(command)
+    """--tenant and --mode: the command takes them as its ``environment``."""
+
+    @of_tenant
+    @click.option("--mode", type=click.Choice(["test", "live"]), required=True)
+    @wraps(command)
+    def run(*, tenant: str, mode: str, **given: Any) -> Any:
+        return command(environment=environment_of(tenant, mode), **given)
+
+    return run
 
 
 def of_tenant(command: Command) -> Command:
