@@ -57,13 +57,13 @@ def run_processes_bench(folder: Path, database: str, requests: int, rounds: int)
         # Every connection to the databases is made before anything is measured.
         for used in servers.values():
             _measured(used, database, _reads(used, people, 400), 200)
-            _measured(used, database, [_new_person(used[0]) for _ in range(100)], 201)
+            _measured(used, database, [used[0].new_person() for _ in range(100)], 201)
         for _ in range(rounds):
             for count, kind in _SITUATIONS:
                 used = servers[_COPIES if kind == _COPIES else _SHARED][:count]
                 _allow_cores(used[0].pid, _CORES[:1] if kind == _ON_ONE_CORE else _CORES)
                 read = _measured(used, database, _reads(used, people, requests), 200)
-                made = _measured(used, database, [_new_person(used[0]) for _ in range(requests)], 201)
+                made = _measured(used, database, [used[0].new_person() for _ in range(requests)], 201)
                 took["get_subject"].setdefault(f"{count} {kind}", []).append(read)
                 took["create_subject"].setdefault(f"{count} {kind}", []).append(made)
     figures: dict[str, Any] = {"requests": requests, "rounds": rounds}
@@ -101,15 +101,9 @@ def _allow_cores(pid: int, cores: Iterable[int]) -> None:
         os.sched_setaffinity(int(thread.name), cores)
 
 
-def _new_person(server: ServerProcess) -> bytes:
-    # Letters only: eleven digits in a row might be a CPF.
-    name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
-    return server.partner_request("POST", "/v1/subjects", {"external_ref": name})
-
-
 def _created(server: ServerProcess, count: int) -> list[str]:
     with ExitStack() as stack:
-        bodies = drive(_opened([server], stack), [_new_person(server) for _ in range(count)], 201)
+        bodies = drive(_opened([server], stack), [server.new_person() for _ in range(count)], 201)
     return [json.loads(body)["subject_id"] for body in bodies]
 
 

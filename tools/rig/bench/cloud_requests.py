@@ -1,7 +1,6 @@
 """CPU per request of the server process, in turns with the bare app in one run; verdict batches."""
 
 import json
-import os
 import socket
 import sys
 import time
@@ -78,14 +77,8 @@ def measure_batches(server: ServerProcess, device: BenchDevice, batches: int) ->
 
 def _create(server: ServerProcess, count: int) -> list[str]:
     with connections(server.address, _KEPT_ALIVE) as opened:
-        bodies = drive(opened, [_new_person(server) for _ in range(count)], 201)
+        bodies = drive(opened, [server.new_person() for _ in range(count)], 201)
     return [json.loads(body)["subject_id"] for body in bodies]
-
-
-def _new_person(server: ServerProcess, path: str = "/v1/subjects") -> bytes:
-    # Letters only: eleven digits in a row might be a CPF.
-    name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
-    return server.partner_request("POST", path, {"external_ref": name})
 
 
 def _get_us(server: ServerProcess, ids: list[str], count: int) -> float:
@@ -94,7 +87,7 @@ def _get_us(server: ServerProcess, ids: list[str], count: int) -> float:
 
 
 def _post_us(server: ServerProcess, count: int, path: str = "/v1/subjects") -> float:
-    return _cpu_us(server, [_new_person(server, path) for _ in range(count)], 201)
+    return _cpu_us(server, [server.new_person(path) for _ in range(count)], 201)
 
 
 def _cpu_us(server: ServerProcess, requests: list[bytes], expected: int) -> float:

@@ -177,8 +177,7 @@ def _requests(server: ServerProcess) -> Iterator[tuple[str, bytes]]:
             case 3 | 6:
                 yield "getVerdict", server.partner_request("GET", f"/v1/verdicts/{next(proofs)}")
             case _:
-                name = f"new-{number}-{time.time_ns():x}".translate(str.maketrans("0123456789", "ghijklmnop"))
-                yield "createSubject", server.partner_request("POST", "/v1/subjects", {"external_ref": name})
+                yield "createSubject", server.new_person()
 
 
 _FILTERS: Final = {

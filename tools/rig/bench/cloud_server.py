@@ -1,6 +1,7 @@
 """The reference server as a process for the bench, and its clients."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -64,6 +65,12 @@ class ServerProcess:
             f"Authorization: Bearer {self.tenant.api_key}",
         ]
         return finished(lines, body)
+
+    def new_person(self, path: str = "/v1/subjects") -> bytes:
+        """A back office's request to create a person."""
+        # Letters only: eleven digits in a row might be a CPF.
+        name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
+        return self.partner_request("POST", path, {"external_ref": name})
 
 
 def finished(lines: list[str], body: JsonObject | None) -> bytes:

@@ -89,17 +89,13 @@ def _bystander(server: ServerProcess, seconds: float) -> dict[str, Any]:
     try:
         while time.monotonic() < end_s:
             number += 1
-            body = None
-            if number % 3 == 0:
-                # Letters only: eleven digits in a row might be a CPF.
-                name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
-                body = {"external_ref": name}
-            method, path = ("GET", "/v1/subjects?limit=1") if body is None else ("POST", "/v1/subjects")
+            reads = number % 3 != 0
+            asked = server.partner_request("GET", "/v1/subjects?limit=1") if reads else server.new_person()
             begun = time.perf_counter()
             if number % 5 == 0:
                 kept.close()
                 kept = LoadConnection(server.address)
-            kept.send(server.partner_request(method, path, body))
+            kept.send(asked)
             status, _ = kept.answer()
             took.append(time.perf_counter() - begun)
             if status not in {200, 201}:

@@ -134,7 +134,12 @@ class FaultyLink:
             if isinstance(event, VerdictAnswered) and event.refused is None:
                 self.answered[event.verdict_ref] += event.choice.actuated
 
-    def _carry(self) -> bool:
+    def _carry(self) -> None:
+        """Everything that either end has to say."""
+        while self._carry_once():
+            pass
+
+    def _carry_once(self) -> bool:
         moved = False
         for source, said, sink, heard in (
             (self.device, self._from_device, self.desk, self._from_desk),
@@ -158,31 +163,29 @@ class FaultyLink:
         self.damaged += 1
         return self.spoil(frame, self.rng)
 
-    def run(self, until: Callable[[], bool], patience_ms: int = _PATIENCE_MS) -> None:
+    def run(self, until: Callable[[], bool]) -> None:
         """Let time pass until `until` holds; raises BenchFailed when it never does."""
-        end_ms = self.now_ms + patience_ms
-        while True:
-            while self._carry():
-                pass
-            if until():
-                return
-            deadlines = (self.device.next_deadline_ms(), self.desk.next_deadline_ms())
-            next_ms = min((deadline for deadline in deadlines if deadline is not None), default=end_ms)
+        end_ms = self.now_ms + _PATIENCE_MS
+        self._carry()
+        while not until():
             if self.now_ms >= end_ms:
                 raise BenchFailed("a verdict never arrived over the simulated cable")
-            self.now_ms = min(end_ms, max(self.now_ms + 1, next_ms))
-            self._from_device(self.device.tick(self.now_ms))
-            self._from_desk(list(self.desk.tick(self.now_ms)))
+            self._go_on(end_ms)
+            self._carry()
 
     def pass_time(self, duration_ms: int) -> None:
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
-            self.run(lambda: True)
-            deadlines = (self.device.next_deadline_ms(), self.desk.next_deadline_ms(), end_ms)
-            next_ms = min(deadline for deadline in deadlines if deadline is not None)
-            self.now_ms = min(end_ms, max(self.now_ms + 1, next_ms))
-            self._from_device(self.device.tick(self.now_ms))
-            self._from_desk(list(self.desk.tick(self.now_ms)))
+            self._carry()
+            self._go_on(end_ms)
+
+    def _go_on(self, end_ms: int) -> None:
+        """To the next deadline of either end, or to `end_ms`."""
+        deadlines = (self.device.next_deadline_ms(), self.desk.next_deadline_ms(), end_ms)
+        next_ms = min(deadline for deadline in deadlines if deadline is not None)
+        self.now_ms = min(end_ms, max(self.now_ms + 1, next_ms))
+        self._from_device(self.device.tick(self.now_ms))
+        self._from_desk(list(self.desk.tick(self.now_ms)))
 
     def ask(self) -> None:
         """Open a request; it goes out when it can."""
