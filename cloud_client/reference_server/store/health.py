@@ -7,7 +7,6 @@ row is really written: when the health is asked for, at most every ``EVERY_S``.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Final
 
 from cloud_client.reference_server.errors import StoreUnavailable
@@ -23,15 +22,14 @@ WAITS_S: Final = 2.0
 class StoreHealth:
     """The outcome of the last look at the store; used on the loop."""
 
-    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic_s = monotonic_s
+    def __init__(self) -> None:
         self._looking: asyncio.Task[None] | None = None
         self._looked_s = float("-inf")
         self._wrong: str | None = None
 
     async def check(self, store: AsyncStore) -> None:
         """StoreUnavailable unless the store has been written to within the last seconds, or is now."""
-        if self._looking is None and self._monotonic_s() - self._looked_s >= EVERY_S:
+        if self._looking is None and time.monotonic() - self._looked_s >= EVERY_S:
             self._looking = asyncio.create_task(self._look(store), name="health")
         if self._looking is not None:
             done, _ = await asyncio.wait((self._looking,), timeout=WAITS_S)
@@ -50,7 +48,7 @@ class StoreHealth:
         except Exception as error:  # noqa: BLE001 - a table that is lost, say: the store cannot do its work
             wrong = f"database: {type(error).__name__}"
         finally:
-            self._looked_s, self._looking = self._monotonic_s(), None
+            self._looked_s, self._looking = time.monotonic(), None
         self._wrong = wrong
         if wrong != was:
             log.warning("the store takes %s", "writes again" if wrong is None else f"no writes: {wrong}")

@@ -56,14 +56,21 @@ def authenticate_key(tx: Tx, authorization: Sequence[str]) -> PartnerCaller:
     if found is None:
         raise unauthenticated("what follows Bearer is no API key")
     mode, key_id, secret = found.groups()
+    caller = key_in_force(tx, key_id, token_hash(secret))
+    if caller is None or caller.environment.livemode != (mode == "live"):
+        raise unauthenticated("the API key is unknown, revoked, or of the other environment")
+    return caller
+
+
+def key_in_force(tx: Tx, key_id: str, secret_sha256: bytes) -> PartnerCaller | None:
+    """The API key with this id and secret; None when it is unknown or revoked."""
     row = tx.one(
         "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
         key_id=key_id,
     )
-    held = row["secret_sha256"] if row else _NO_SECRET
-    matches = hmac.compare_digest(held, token_hash(secret))
-    if row is None or not matches or row["revoked_ms"] is not None or row["livemode"] != (mode == "live"):
-        raise unauthenticated("the API key is unknown, revoked, or of the other environment")
+    matches = hmac.compare_digest(row["secret_sha256"] if row else _NO_SECRET, secret_sha256)
+    if row is None or not matches or row["revoked_ms"] is not None:
+        return None
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
     return PartnerCaller(key_id, environment, frozenset(row["scopes"].split()))
 
@@ -111,7 +118,7 @@ def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> DeviceCall
     if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
         raise unauthenticated("the device is revoked or wiped")
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return DeviceCaller(row["device_id"], environment, row["kind"], row["status"], kid)
+    return DeviceCaller(row["device_id"], environment, row["kind"])
 
 
 def _device_of(tx: Tx, kid: str) -> Row | None:

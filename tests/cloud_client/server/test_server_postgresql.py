@@ -248,9 +248,7 @@ def test_after_a_loss_of_its_listening_connection_a_process_looks_at_everything(
             await asyncio.to_thread(until, lambda: query(url, f"SELECT 1 {listening}"))
             await asyncio.to_thread(until, lambda: reads() == 0)  # it begins with a loss
             async with service.waiters.at_work:
-                turn = service.waiters.enter(
-                    DeviceCaller(device.device_id, environment, "access", "active", "kid")
-                )
+                turn = service.waiters.enter(DeviceCaller(device.device_id, environment, "access"))
                 service.waiters.look(turn)
                 cut = asyncio.create_task(asyncio.to_thread(unheard))
                 woken = await service.waiters.wait(turn, 15)

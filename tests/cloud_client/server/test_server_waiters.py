@@ -22,7 +22,7 @@ def test_some_are_at_work_at_once_and_none_is_forgotten() -> None:
         async def poll(number: int) -> None:
             nonlocal at_work, most
             async with waiters.at_work:
-                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access", "active", "kid"))
+                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
                 waiters.look(turn)
                 woken.append(await waiters.wait(turn, 20))
                 at_work += 1
@@ -79,7 +79,7 @@ def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
 
         async def poll(number: int, looked: asyncio.Event, go_on: asyncio.Event) -> Woken:
             async with waiters.at_work:
-                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access", "active", "kid"))
+                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
                 waiters.look(turn)
                 looked.set()
                 await go_on.wait()
@@ -114,9 +114,7 @@ def test_devices_are_woken_after_an_error_of_any_kind(
     async def run() -> Woken:
         waiters = own_cloud.api.service.waiters
         async with changes.followed(own_cloud.api.service, store):
-            turn = waiters.enter(
-                DeviceCaller("gate-1", tenant.environment("test"), "access", "active", "kid")
-            )
+            turn = waiters.enter(DeviceCaller("gate-1", tenant.environment("test"), "access"))
             waiters.look(turn)
             return await asyncio.wait_for(waited(waiters, turn), 20)
 

@@ -42,8 +42,6 @@ class DeviceCaller:
     device_id: str
     environment: Environment
     kind: str
-    status: str
-    kid: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What devices report, for Prometheus. Totals of reports never fall, so they are counters."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -127,19 +128,17 @@ def _by_device(devices: tuple[ReportedDevice, ...]) -> Iterator[Metric]:
     )
 
 
-def _gauge(
-    name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _labelled(
+    family: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    values: Mapping[tuple[str, ...], float],
+) -> Metric:
+    found = family(name, text, labels=labels)
     for of, value in values.items():
-        family.add_metric(of, value)
-    return family
+        found.add_metric(of, value)
+    return found
 
 
-def _counter(
-    name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for of, value in values.items():
-        family.add_metric(of, value)
-    return family
+_gauge, _counter = partial(_labelled, GaugeMetricFamily), partial(_labelled, CounterMetricFamily)

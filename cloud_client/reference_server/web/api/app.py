@@ -159,7 +159,8 @@ class Api:
         exchange.device_surface = operation.surface in (Surface.DEVICE, Surface.REGISTRATION)
         request.check_request_id()
         caller, verified = await self._authenticate(operation, request)
-        await self._charge(caller, operation, request, exchange)
+        level = await self._limiter.take(charges_of(caller, operation, request.query))
+        exchange.rate_headers = level.headers
         if operation.scope and operation.scope not in cast("PartnerCaller", caller).scopes:
             raise Problem(ProblemCode.INSUFFICIENT_SCOPE)
         if operation.access_only and cast("DeviceCaller", caller).kind != "access":
@@ -249,12 +250,6 @@ class Api:
                 )
             request.check_json_type()
         return body if operation.bodies else b""
-
-    async def _charge(
-        self, caller: Caller, operation: Operation, request: HttpRequest, exchange: Exchange
-    ) -> None:
-        level = await self._limiter.take(charges_of(caller, operation, request.query))
-        exchange.rate_headers = level.headers
 
     async def _execute_keyed(
         self,

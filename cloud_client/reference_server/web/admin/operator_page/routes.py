@@ -27,7 +27,7 @@ from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web import auth
 from cloud_client.reference_server.web.admin.operator_page import fleet_views, views
 from cloud_client.reference_server.web.admin.operator_page.languages import LANGUAGES, language_of, templates
-from cloud_client.reference_server.web.admin.operator_page.visits import COOKIE, Visit, Visits, key_of
+from cloud_client.reference_server.web.admin.operator_page.visits import COOKIE, Visit, Visits
 
 HOME: Final = "/operator"
 SIGN_IN: Final = f"{HOME}/sign-in"
@@ -99,18 +99,11 @@ SECTIONS: Final = (
 class OperatorPage:
     """The handlers, over one service and its store."""
 
-    def __init__(
-        self,
-        service: Service,
-        store: AsyncStore,
-        *,
-        secure: bool,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, service: Service, store: AsyncStore, *, secure: bool) -> None:
         self._service = service
         self._store = store
         self._secure = secure
-        self._visits = Visits(monotonic_s)
+        self._visits = Visits(time.monotonic)
         self._templates = {language: templates(language) for language in LANGUAGES}
 
     def routes(self) -> list[BaseRoute]:
@@ -180,7 +173,7 @@ class OperatorPage:
         now_ms = self._service.now_ms()
 
         def work(tx: Tx) -> dict[str, Any] | None:
-            key = None if visit is None else key_of(tx, visit)
+            key = None if visit is None else auth.key_in_force(tx, visit.key_id, visit.secret_sha256)
             if key is None:
                 return None
             tenant = views.tenant_name(tx, key.environment)

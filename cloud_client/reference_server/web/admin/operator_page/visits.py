@@ -4,15 +4,12 @@ The key itself is not kept, only its id and the hash that the database has too. 
 two again, so a key that is revoked signs its page out with the next click.
 """
 
-import hmac
 import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_client.reference_server.domain.tenancy.callers import Environment, PartnerCaller
-from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import token_hash
 from cloud_client.reference_server.web.auth import API_KEY
 
@@ -79,17 +76,3 @@ class Visits:
 
 def _is_over(visit: Visit, now_s: float) -> bool:
     return now_s - visit.seen_s > IDLE_S or now_s - visit.since_s > LONGEST_S
-
-
-def key_of(tx: Tx, visit: Visit) -> PartnerCaller | None:
-    """The API key of a visit, as it is now; None when it is revoked or gone."""
-    row = tx.one(
-        "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
-        key_id=visit.key_id,
-    )
-    if row is None or row["revoked_ms"] is not None:
-        return None
-    if not hmac.compare_digest(bytes(row["secret_sha256"]), visit.secret_sha256):
-        return None
-    environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return PartnerCaller(visit.key_id, environment, frozenset(row["scopes"].split()))
