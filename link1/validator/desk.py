@@ -16,7 +16,6 @@ from typing import Protocol
 from link1.canonical import JsonObject, b64_encode
 from link1.envelope import ABOUT_MESSAGE, MessageType
 from link1.events import Down, ErrorReceived
-from link1.keys import SigningKey
 from link1.link import RandomSource
 from link1.objects import Decision, GuideHint, Passage, Request, Verdict, VerdictDecision, VerdictResult
 from link1.signed import Kind, sign_object
@@ -139,9 +138,6 @@ class ValidatorDesk:
         self,
         end: ValidatorEnd,
         *,
-        dbd_id: str,
-        gate_id: str,
-        key: SigningKey,
         decide: Decide,
         memory: DeskMemory,
         save: Save,
@@ -154,9 +150,7 @@ class ValidatorDesk:
         `mail`: the mail that this validator carries; None where it carries none."""
         self._end = end
         self._mail = mail
-        self._dbd_id = dbd_id
-        self._gate_id = gate_id
-        self._key = key
+        self._identity = end.identity
         self._decide = decide
         self._save = save
         self._wall_ms = wall_ms
@@ -233,13 +227,13 @@ class ValidatorDesk:
         events = self._close_request("replaced")
         request = Request(
             txn_id=self._random(16).hex(),
-            gate_id=self._gate_id,
-            dbd_id=self._dbd_id,
+            gate_id=self._identity.gate_id,
+            dbd_id=self._identity.id,
             nonce_b64=b64_encode(self._random(REQUEST_NONCE_BYTES)),
             issued_at_ms=self._wall_ms(),
             ttl_ms=ttl_ms,
         )
-        self._open = _Open(request, sign_object(Kind.REQUEST, request.to_obj(), self._key))
+        self._open = _Open(request, sign_object(Kind.REQUEST, request.to_obj(), self._identity.key))
         self._request_due = True
         return events + self._send_waiting(now_ms)
 
@@ -334,7 +328,7 @@ class ValidatorDesk:
             decision_seq=self.memory.decision_seq + 1,
             decided_at_ms=self._wall_ms(),
         )
-        wrapper = sign_object(Kind.DECISION, decision.to_obj(), self._key)
+        wrapper = sign_object(Kind.DECISION, decision.to_obj(), self._identity.key)
         acted_on = None if refused else verdict.verdict_seq
         self._remember(self.memory.with_decision(verdict_ref, wrapper, acted_on))
         self._say(MessageType.DECISION, wrapper)
@@ -366,15 +360,15 @@ class ValidatorDesk:
     def _report_turn(self, turn: TurnDue) -> PassageReported:
         passage = Passage(
             txn_id=turn.txn_id,
-            dbd_id=self._dbd_id,
-            gate_id=self._gate_id,
+            dbd_id=self._identity.id,
+            gate_id=self._identity.gate_id,
             verdict_ref=turn.verdict_ref,
             passed=True,
             cause="giro",
             at_ms=self._wall_ms(),
             dbd_event_seq=self.memory.dbd_event_seq + 1,
         )
-        wrapper = sign_object(Kind.PASSAGE, passage.to_obj(), self._key)
+        wrapper = sign_object(Kind.PASSAGE, passage.to_obj(), self._identity.key)
         self._remember(self.memory.with_passage(turn.verdict_ref, wrapper))
         self._say(MessageType.PASSAGE, wrapper)
         return PassageReported(turn.txn_id, turn.verdict_ref, passage.passed, passage.cause)

@@ -57,11 +57,9 @@ class ValidatorEnd(DrivenEnd[ValidatorEvent]):
         device_id: str | None = None,
     ) -> None:
         """`device_keys(kid, at_ms)` gives the pinned verdict key; `device_id` None takes the id it proves."""
-        self._gate_id = gate_id
-        self._dbd_id = dbd_id
+        self.identity = Identity(Role.VALIDATOR, dbd_id, gate_id, key)
         self._passage_sensor = passage_sensor
-        identity = Identity(Role.VALIDATOR, dbd_id, gate_id, key)
-        super().__init__(Session(identity, device_id, device_keys, random))
+        super().__init__(Session(self.identity, device_id, device_keys, random))
 
     def reset(self, now_ms: int, reason: DownReason) -> list[ValidatorEvent]:
         """End the session and begin another."""
@@ -151,7 +149,8 @@ class ValidatorEnd(DrivenEnd[ValidatorEvent]):
         if peer is None:
             raise SignatureError("no proven device")
         verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, peer.key))
-        if (verdict.gate_id, verdict.dbd_id, verdict.device_id) != (self._gate_id, self._dbd_id, peer.id):
+        own = self.identity
+        if (verdict.gate_id, verdict.dbd_id, verdict.device_id) != (own.gate_id, own.id, peer.id):
             raise _WrongIdsError("verdict for another gate")
         return VerdictReceived(verdict, wrapper, object_ref(wrapper))
 

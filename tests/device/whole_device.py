@@ -295,9 +295,6 @@ async def validator_at(
     mail = ValidatorMail(end)
     desk = desk_type(
         end,
-        dbd_id=DBD_ID,
-        gate_id=GATE_ID,
-        key=board.validator_key,
         decide=accept_all,
         memory=DeskMemory(),
         save=lambda _memory: None,

@@ -24,7 +24,6 @@ from link1.validator.memory import MAX_ANSWERED, DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,
-    VALIDATOR_KEY,
     Cable,
     Script,
     device_status,
@@ -52,9 +51,6 @@ class Gate:
         self.saved = DeskMemory()
         self.desk = ValidatorDesk(
             end,
-            dbd_id="dbd-1",
-            gate_id="gate-1",
-            key=VALIDATOR_KEY,
             decide=accept_all,
             memory=self.saved,
             save=self._save,

@@ -18,7 +18,6 @@ from link1.validator.desk import STALE, RequestSent, ValidatorDesk
 from link1.validator.memory import DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
-    VALIDATOR_KEY,
     Script,
     device_status,
     hello,
@@ -191,9 +190,6 @@ class Desk:
         self.end = make_validator()
         self.desk = ValidatorDesk(
             self.end,
-            dbd_id="dbd-1",
-            gate_id="gate-1",
-            key=VALIDATOR_KEY,
             decide=lambda _verdict: STALE,
             memory=DeskMemory(),
             save=lambda _memory: None,

@@ -33,7 +33,6 @@ from link1.validator.memory import MAX_ANSWERED, DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
     STRANGER_KEY,
-    VALIDATOR_KEY,
     Cable,
     Script,
     make_device,
@@ -66,9 +65,6 @@ class Gate:
         self.device: DeviceEnd = make_device()
         self.desk = ValidatorDesk(
             make_validator(passage_sensor=self.sensor),
-            dbd_id="dbd-1",
-            gate_id="gate-1",
-            key=VALIDATOR_KEY,
             decide=open_for_accept,
             memory=self.memory,
             save=self.saved.append,
@@ -418,9 +414,6 @@ def test_a_device_that_says_verdicts_and_acknowledges_nothing_fills_no_memory() 
     script = Script(gate := make_validator())
     desk = ValidatorDesk(
         gate,
-        dbd_id="dbd-1",
-        gate_id="gate-1",
-        key=VALIDATOR_KEY,
         decide=open_for_accept,
         memory=DeskMemory(),
         save=lambda _memory: None,

@@ -345,9 +345,6 @@ class SimulatedValidator(ValidatorDesk):
 
     def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
         values: dict[str, Any] = {
-            "dbd_id": DBD_ID,
-            "gate_id": GATE_ID,
-            "key": VALIDATOR_KEY,
             "decide": accept_all,
             "memory": DeskMemory(),
             "save": lambda _memory: None,

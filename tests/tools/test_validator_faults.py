@@ -13,9 +13,6 @@ from link1.validator.desk import PassageReported, VerdictAnswered, accept_all
 from link1.validator.events import DeviceProven
 from link1.validator.memory import DeskMemory
 from tests.tools.conform_ends import (
-    DBD_ID,
-    GATE_ID,
-    VALIDATOR_KEY,
     WALL_MS,
     EndLine,
     SimulatedDevice,
@@ -36,9 +33,6 @@ class Passage:
         self.device: SimulatedDevice = device()
         self.desk = FaultyDesk(
             validator_end(),
-            dbd_id=DBD_ID,
-            gate_id=GATE_ID,
-            key=VALIDATOR_KEY,
             decide=accept_all,
             memory=DeskMemory(),
             save=lambda _memory: None,

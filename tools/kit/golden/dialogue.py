@@ -56,9 +56,6 @@ def golden_desk(clock: "DialogueClock") -> ValidatorDesk:
     )
     return ValidatorDesk(
         end,
-        dbd_id=DBD_ID,
-        gate_id=GATE_ID,
-        key=VALIDATOR_KEY,
         decide=accept_all,
         memory=DeskMemory(),
         save=lambda _memory: None,

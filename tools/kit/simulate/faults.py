@@ -56,9 +56,8 @@ def in_turn(faults: Sequence[Fault], otherwise: FaultOf = lambda _verdict: None)
 class FaultyDesk(ValidatorDesk):
     """A ValidatorDesk that also commits faults. Its memory stays right: after a reset it answers truly."""
 
-    def __init__(self, *arguments: Any, fault_of: FaultOf, key: SigningKey, **more: Any) -> None:
-        super().__init__(*arguments, key=key, **more)
-        self._signing_key = key
+    def __init__(self, *arguments: Any, fault_of: FaultOf, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._fault_of = fault_of
         self._stranger = SigningKey.generate()
         self._late: deque[tuple[int, JsonObject]] = deque()
@@ -126,7 +125,7 @@ class FaultyDesk(ValidatorDesk):
                 return [], [wrapper]
             case Fault.WRONG_SIGNATURE:
                 forged = sign_object(Kind.DECISION, decision.to_obj(), self._stranger)
-                return [forged | {"signer_kid": self._signing_key.kid}], []
+                return [forged | {"signer_kid": self._identity.key.kid}], []
             case Fault.WRONG_REF:
                 return [self._signed(replace(decision, verdict_ref="0" * 32))], []
             case Fault.CONTRADICTING_DECISION:
@@ -135,7 +134,7 @@ class FaultyDesk(ValidatorDesk):
                 return [], []
 
     def _signed(self, decision: Decision) -> JsonObject:
-        return sign_object(Kind.DECISION, decision.to_obj(), self._signing_key)
+        return sign_object(Kind.DECISION, decision.to_obj(), self._identity.key)
 
     def _misuse_request(self, fault: Fault) -> None:
         """Something wrong with the request that the verdict has just answered."""
@@ -146,6 +145,6 @@ class FaultyDesk(ValidatorDesk):
             self._end.send_request(wrapper)
         elif fault is Fault.CHANGED_REQUEST:
             changed = replace(request, issued_at_ms=request.issued_at_ms + 1)
-            self._end.send_request(sign_object(Kind.REQUEST, changed.to_obj(), self._signing_key))
+            self._end.send_request(sign_object(Kind.REQUEST, changed.to_obj(), self._identity.key))
         elif fault is Fault.LATE_CANCEL:
             self._end.send_cancel(request.txn_id)

@@ -89,9 +89,6 @@ class Simulator:
             make_desk = partial(FaultyDesk, fault_of=setup.fault_of)
         self._desk = make_desk(
             end,
-            dbd_id=setup.dbd_id,
-            gate_id=setup.gate_id,
-            key=setup.key,
             decide=setup.decide,
             memory=memory,
             save=lambda memory: save_memory(path, setup.key.kid, memory),

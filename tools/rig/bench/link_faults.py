@@ -87,9 +87,6 @@ class FaultyLink:
         )
         self.desk = ValidatorDesk(
             end,
-            dbd_id=DBD_ID,
-            gate_id=GATE_ID,
-            key=VALIDATOR_KEY,
             decide=accept_all,
             memory=DeskMemory(),
             save=lambda _memory: None,

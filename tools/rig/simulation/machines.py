@@ -511,9 +511,6 @@ class ValidatorMachine:
         mail = ValidatorMail(end) if self.carries_mail else None
         desk = ValidatorDesk(
             end,
-            dbd_id=DBD_ID,
-            gate_id=GATE_ID,
-            key=self.key,
             decide=accept_all,
             memory=memory,
             save=lambda kept: save_memory(path, DBD_KEY.kid, kept),
