@@ -32,7 +32,6 @@ class HandShape:
 class HandIdentity:
     """One hand of one person: everything about it that lasts."""
 
-    handedness: Handedness
     seed: tuple[int, int, int]
     """Feeds the generators of skin texture and posture."""
     shape: HandShape
@@ -73,7 +72,6 @@ def _hand(seed: int, handedness: Handedness) -> HandIdentity:
     ) * own.standard_normal(16)
     shape = _shape(shared)
     return HandIdentity(
-        handedness,
         (_PERSON_DOMAIN, seed, side),
         shape,
         draw_palm_lines(own, np.clip(coefficients, -2.3, 2.3)),

@@ -70,7 +70,6 @@ class HandTruth:
     centre: Points
     """(2,) palm centre in frame pixels."""
     palm_width_px: float
-    angle_deg: float
 
 
 def render_frame(
@@ -80,11 +79,10 @@ def render_frame(
     look: Look,
     rng: np.random.Generator,
     *,
-    size: Size = FRAME_SIZE,
     setting: Setting | None = None,
 ) -> Pixels:
     """One frame; without a person or a hand only the ground. ``rng`` feeds the sensor noise alone."""
-    return render_frame_with_truth(person, hand, pose, look, rng, size=size, setting=setting)[0]
+    return render_frame_with_truth(person, hand, pose, look, rng, setting=setting)[0]
 
 
 def render_frame_with_truth(
@@ -94,12 +92,11 @@ def render_frame_with_truth(
     look: Look,
     rng: np.random.Generator,
     *,
-    size: Size = FRAME_SIZE,
     setting: Setting | None = None,
 ) -> tuple[Pixels, HandTruth | None]:
     """One frame and where its hand is; about 10 ms once the hand's canvas has been drawn."""
     setting = setting if setting is not None else Setting()
-    ground = background(setting.background_seed, look, size)
+    ground = background(setting.background_seed, look, FRAME_SIZE)
     if person is None or hand is None:
         return expose(ground, setting, rng), None
     canvas = hand_canvas(person, hand, pose.posture, look, setting.light)
@@ -110,7 +107,6 @@ def render_frame_with_truth(
         _project(matrix, canvas.valleys),
         _project(matrix, canvas.centre[None])[0],
         pose.palm_width_px,
-        pose.angle_deg,
     )
     return expose(frame, setting, rng), truth
 

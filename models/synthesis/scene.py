@@ -45,15 +45,14 @@ __all__ = [
 _DOMAIN: Final = 0xF117
 
 
-def random_pose(rng: np.random.Generator, size: Size = FRAME_SIZE) -> Pose:
+def random_pose(rng: np.random.Generator) -> Pose:
     """Where a cooperative person holds an open hand: palm 185 to 245 px wide in 640x480."""
-    height, width = size
-    unit = width / 640.0
-    palm_width = rng.uniform(185.0, 245.0) * unit
+    height, width = FRAME_SIZE
+    palm_width = rng.uniform(185.0, 245.0)
     return Pose(
         (
-            float(width * 0.5 + rng.uniform(-45.0, 45.0) * unit),
-            float(height * 0.5 + (palm_width - 180.0 * unit) * 0.25 + rng.uniform(25.0, 60.0) * unit),
+            float(width * 0.5 + rng.uniform(-45.0, 45.0)),
+            float(height * 0.5 + (palm_width - 180.0) * 0.25 + rng.uniform(25.0, 60.0)),
         ),
         float(palm_width),
         float(np.clip(rng.normal(0.0, 8.0), -20.0, 20.0)),

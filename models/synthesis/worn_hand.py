@@ -51,7 +51,6 @@ class WornHand:
     pixels: Pixels
     points: Points
     palm_width_px: float
-    handedness: Handedness
     is_open: bool
     """Whether its fingers are apart and its palm can be recognised."""
 
@@ -128,7 +127,7 @@ def _worn(
     if handedness == "R":
         points[:, 0] = HAND_WINDOW.width - 1 - points[:, 0]
     width = 1.08 * float(stretch[0]) * HAND_WINDOW.px_per_unit
-    return WornHand(pixels, points, width, handedness, is_open)
+    return WornHand(pixels, points, width, is_open)
 
 
 def _left(pixels: Pixels, handedness: Handedness) -> Pixels:

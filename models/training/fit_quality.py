@@ -19,10 +19,6 @@ class Logistic:
     intercept: float
     weights: Matrix
 
-    def log_odds(self, faults: Matrix) -> Matrix:
-        """(n,) for faults (n, m)."""
-        return np.asarray(self.intercept + faults @ self.weights)
-
 
 def fit(faults: Matrix, failed: NDArray[np.bool_]) -> Logistic:
     """Fit by accelerated projected gradient (FISTA, Beck and Teboulle 2009); deterministic.

@@ -37,7 +37,7 @@ class Pool:
 
     def worn(self, i: int) -> WornHand:
         """The hand with this number."""
-        return WornHand(self.hands[i], self.points[i], float(self.widths[i]), "L", bool(self.opened[i]))
+        return WornHand(self.hands[i], self.points[i], float(self.widths[i]), bool(self.opened[i]))
 
 
 def draw_pool(folder: Path, *, hands: int, grounds: int) -> Pool:
