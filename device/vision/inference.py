@@ -35,7 +35,6 @@ _log = logging.getLogger(__name__)
 class RecognitionFault:
     """A frame on which vision or the model failed. `consecutive`: such frames in a row, this one included."""
 
-    at_ms: int
     error: str
     consecutive: int
 
@@ -97,7 +96,6 @@ class InferenceThread:
         self._wanted = (interest, codes)
 
     def start(self) -> None:
-        """Start the thread, once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> bool:
@@ -122,7 +120,7 @@ class InferenceThread:
             try:
                 self._examine(frame, *self._wanted)
             except Exception as error:  # noqa: BLE001 -- a frame may raise anything, and the next one must be examined
-                self._failed(frame, error)
+                self._failed(error)
 
     def _examine(self, frame: CameraFrame, interest: Interest, codes: bool) -> None:
         if frame.at_ms - self._last_frame_ms > GAP_MS:
@@ -149,12 +147,12 @@ class InferenceThread:
             if payload is not None:
                 self._tell(lambda: self._listener.on_code(payload))
 
-    def _failed(self, frame: CameraFrame, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         self.faults += 1
         self._consecutive += 1
         if self.faults % LOG_EVERY_FAULTS == 1:
             _log.error("recognition failed on a frame (%d so far)", self.faults, exc_info=error)
-        fault = RecognitionFault(frame.at_ms, type(error).__name__, self._consecutive)
+        fault = RecognitionFault(type(error).__name__, self._consecutive)
         self._tell(lambda: self._listener.on_fault(fault))
 
     def _tell_look(self, look: Look, taken_ms: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -56,10 +56,6 @@ def of_tenant(command: Command) -> Command:
     return click.option("--tenant", required=True, metavar="T", help="A tenant_id.")(command)
 
 
-def _fail(error: Exception) -> NoReturn:
-    raise click.ClickException(str(error))
-
-
 def reported(command: Command) -> Command:
     """Errors a person can meet: one line on stderr and exit status 1."""
 
@@ -70,7 +66,7 @@ def reported(command: Command) -> Command:
         try:
             return command(*args, **kwargs)
         except ServerError as error:
-            _fail(error)
+            raise click.ClickException(str(error)) from None
 
     return run
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
-from link1.frames import MAX_MESSAGE_BYTES, Channel, DropReason, Frame, FrameDecoder, FrameKind
+from link1.frames import MAX_MESSAGE_BYTES, Channel, Frame, FrameDecoder, FrameKind
 from link1.transport.serial_port import Port
 from tools.kit.link_pcap import Captured, Direction, FrameCutter, PcapWriter, is_capture, read_pcap
 
@@ -29,10 +29,6 @@ class FrameLog:
         self._decoder = FrameDecoder()
         self._partial: OrderedDict[tuple[Channel, int, int], dict[int, bytes]] = OrderedDict()
         self._dropped_before = 0
-
-    @property
-    def dropped(self) -> dict[DropReason, int]:
-        return dict(self._decoder.dropped)
 
     def feed(self, data: bytes) -> list[JsonObject]:
         """A line for each frame that `data` completes, and one when something was no frame."""
