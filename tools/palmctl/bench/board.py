@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from device.config.config import DeviceConfig, write_config
+from device.config.config import DeviceConfig
 from device.core.opening import boot_id
-from device.journal.journal import Journal
 from device.platform.clock import SystemClock
+from device.provisioning.online import pin
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now
-from device.trust.trust import save_trust, trust_from_registration
+from device.trust.trust import trust_from_registration
 from gallery.gallery import Gallery
 from gallery.stream import MAX_ENTRIES, Entry, Head, entry_sha256, state_of
 from link1.canonical import JsonObject
@@ -114,14 +114,7 @@ def make_board(
         passage_sensor=False,
         pinned_at_ms=now_ms,
     )
-    Journal.create(
-        config.journal_path,
-        device_id=trust.device_id,
-        verdict_kid=keys.verdict.kid,
-        data_key=keys.data_key,
-    )
-    save_trust(config.trust_path, trust)
-    write_config(folder / "device.toml", config)
+    pin(config, folder / "device.toml", keys, None, trust)
     gallery = Gallery(
         config.gallery_dir,
         data_key=keys.data_key,
