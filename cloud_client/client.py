@@ -164,7 +164,6 @@ class CloudClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._http.aclose()
 
     async def register(self, body: bytes, token: str, idempotency_key: str) -> Answer:
@@ -190,7 +189,6 @@ class CloudClient:
         return await self._get(f"/v1/gallery/snapshot{f'?cursor={cursor}' if cursor else ''}")
 
     async def upload_verdicts(self, body: bytes, idempotency_key: str) -> Answer:
-        """POST /v1/verdicts/batch."""
         return await self._post("/v1/verdicts/batch", body, idempotency_key)
 
     async def enroll(self, body: bytes, idempotency_key: str) -> Answer:
@@ -202,7 +200,6 @@ class CloudClient:
         return await self._post("/v1/enrollment-sessions/redeem", body, idempotency_key)
 
     async def report(self, body: bytes, idempotency_key: str) -> Answer:
-        """POST /v1/devices/self/report."""
         return await self._post("/v1/devices/self/report", body, idempotency_key)
 
     async def updates(self) -> Answer:
@@ -214,7 +211,6 @@ class CloudClient:
         return await self._get(f"/v1/updates/{release_seq}/chunks/{index}")
 
     async def attest(self, body: bytes, idempotency_key: str) -> Answer:
-        """POST /v1/devices/attest."""
         return await self._post("/v1/devices/attest", body, idempotency_key)
 
     async def wiped(self, body: bytes, idempotency_key: str) -> Answer:

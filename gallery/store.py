@@ -161,7 +161,6 @@ class Store:
         return list(self._unsealed(generation, rows))
 
     def remove(self, number: int) -> None:
-        """Delete one row."""
         self._db.execute("DELETE FROM template WHERE number = ?", [number])
 
     def first_model(self, generation: int) -> str | None:

@@ -43,8 +43,6 @@ def people_operations(  # noqa: C901 - one function an operation
     health: Health,
     thresholds: Callable[[], Thresholds],
 ) -> dict[str, Handler]:
-    """The operations by name."""
-
     async def state(request: Packet) -> Packet:
         asked = control.ScreenAsked.from_obj(request.header)
         seq, shown = await enrolment.shown_after(asked.after, asked.wait_ms / 1000)

@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 
 
 class CameraCondition(StrEnum):
-    """The condition of the camera."""
-
     STARTING = "starting"
     OK = "ok"
     STALLED = "stalled"
@@ -130,7 +128,6 @@ class CaptureThread:
         return self._skipped_before + self._skipped
 
     def start(self) -> None:
-        """Start the thread, once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> bool:

@@ -84,7 +84,6 @@ def draw_tapered(window: Window, lines: Iterable[SkinLine]) -> Plane:
 
 
 def blurred(plane: Plane, sigma_px: float) -> Plane:
-    """Gaussian blur."""
     return np.asarray(cv2.GaussianBlur(plane, (0, 0), sigma_px), dtype=np.float32)
 
 

@@ -57,8 +57,6 @@ Crop = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SpoiltCapture:
-    """What is known of one capture."""
-
     palm_px: int
     sharpness: float
     score: float

@@ -86,6 +86,5 @@ def http(status: int, body: object = None, content_type: str = "application/json
 def problem(
     status: int, code: str, retryable: bool = False, headers: dict[str, str] | None = None, **members: Any
 ) -> bytes:
-    """A problem document."""
     body = {"type": f"/problems/{code}", "status": status, "code": code, "retryable": retryable}
     return http(status, body | {"instance": "req-1"} | members, "application/problem+json", **(headers or {}))

@@ -111,8 +111,6 @@ class Heard:
 
 @dataclass
 class Core:
-    """A running core."""
-
     api: CarrierApi
     enrolments: Errands
     redeems: Errands

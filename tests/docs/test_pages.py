@@ -73,7 +73,6 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
 
 
 def targets() -> set[str]:
-    """The targets of the Makefile."""
     text = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
 

@@ -79,7 +79,6 @@ class Machine:
         return done
 
     def state_of(self, unit: str) -> str:
-        """ActiveState of a unit."""
         return self.run("systemctl", "show", "-P", "ActiveState", unit).stdout.strip()
 
 

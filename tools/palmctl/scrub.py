@@ -121,7 +121,6 @@ class Scrubber:
         return self.value(item) if name not in SENSITIVE or harmless else REMOVED
 
     def lines(self, lines: Iterable[str]) -> str:
-        """Lines as one text."""
         return "".join(f"{self.text(line)}\n" for line in lines)
 
     def _unless_kept(self, found: re.Match[str], *, put: str) -> str:

@@ -43,7 +43,6 @@ Printed = dict[str, Any]
 
 
 def create_tenant(tx: Tx, vault: Vault, name: str, now_ms: int) -> Printed:
-    """``tenant create``."""
     if not 1 <= len(name) <= _NAME_CHARACTERS or not name.isprintable():
         raise OperatorError(f"a tenant's name has 1 to {_NAME_CHARACTERS} printable characters")
     tenant_id = str(uuid.uuid4())
@@ -52,7 +51,6 @@ def create_tenant(tx: Tx, vault: Vault, name: str, now_ms: int) -> Printed:
 
 
 def list_tenants(tx: Tx) -> Printed:
-    """``tenant list``."""
     rows = tx.all("SELECT tenant_id, name, created_ms FROM tenants ORDER BY created_ms, tenant_id")
     return {
         "data": [
@@ -71,7 +69,6 @@ def set_tenant(
     duplicate_cosine: float | None,
     offline_after_s: int | None,
 ) -> Printed:
-    """``tenant set``."""
     if offline_after_s is not None and not 1 <= offline_after_s <= MAX_OFFLINE_AFTER_S:
         raise OperatorError(f"--offline-after-s lies between 1 and {MAX_OFFLINE_AFTER_S}")
     if terms_version is not None and not NAME_64.fullmatch(terms_version):
@@ -253,7 +250,6 @@ def newest_people(tx: Tx, vault: Vault, environment: Environment, most: int) -> 
 def unblock_subject(
     tx: Tx, vault: Vault, environment: Environment, subject_id: str, *, now_ms: int
 ) -> Printed:
-    """``subject unblock``."""
     row = _subject(tx, environment, subject_id)
     if row["operator_blocked_ms"] is None:
         raise OperatorError(

@@ -207,7 +207,6 @@ def token_hash(token: str) -> bytes:
 
 
 def new_key() -> bytes:
-    """A random key."""
     return os.urandom(KEY_BYTES)
 
 

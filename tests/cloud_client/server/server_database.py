@@ -164,6 +164,5 @@ def everything_in(database: Path | str) -> bytes:
 
 
 def query(url: str, statement: str) -> list[Any]:
-    """What a statement finds."""
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(statement).fetchall()

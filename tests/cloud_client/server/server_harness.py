@@ -149,7 +149,6 @@ class Tenant:
         return token
 
     def device(self, device_id: str = "gate-1", mode: str = "test", **facts: Any) -> "SimDevice":
-        """A device that has registered."""
         device = SimDevice(self, device_id, mode, **facts)
         response = device.register(self.token(device_id, mode))
         assert response.status_code == 201, response.text

@@ -19,7 +19,6 @@ from tests.device.core_makers import (
 
 
 def registered(*, passage_sensor: bool = False) -> Trust:
-    """What registration pinned."""
     return trust_from_registration(
         registration_answer(),
         device_id=DEVICE_ID,

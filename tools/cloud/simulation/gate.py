@@ -378,7 +378,6 @@ class SimulatedGate:
                 raise SimulationError(f"the service rejected what {self.device_id} uploaded: {codes}")
 
     async def redeem(self, short_code: str) -> EnrolmentSession:
-        """The session of a short code."""
         body = canonical_bytes({"short_code": short_code})
         return read_redeemed((await self._cloud.redeem(body, secrets.token_hex(16))).body)
 

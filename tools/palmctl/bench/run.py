@@ -194,7 +194,6 @@ def plain_loop(
 
 
 def summary(figures: JsonObject) -> list[str]:
-    """The figures for a person."""
     latency, start = figures["verdict_latency"], figures["start"]
     whole = sum(latency["stages_ms"].values())
     machine = figures["machine"]

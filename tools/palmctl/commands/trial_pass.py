@@ -106,7 +106,6 @@ def _nothing_came(status: CoreStatus, *, rehearsal: bool) -> str:
 
 
 def lines(passage: TrialPassage) -> list[str]:
-    """The passage for a person."""
     result, decision = passage.result, passage.decision
     colour = {"accept": "green", "reject": "red"}.get(decision, "yellow")
     kind = (

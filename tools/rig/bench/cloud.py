@@ -51,7 +51,6 @@ def run_cloud_bench(folder: Path, size: CloudBench, tell: Callable[[str], None])
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """The figures for a person."""
     lines = [f"CPU of the server process a request; {figures['machine']}"]
     for name, limit in LIMITS.items():
         one = figures["requests"][name]

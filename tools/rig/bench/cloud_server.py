@@ -84,7 +84,6 @@ def finished(lines: list[str], body: JsonObject | None) -> bytes:
 
 
 def new_tenant(tx: Tx, vault: Vault, now_ms: int) -> BenchTenant:
-    """A tenant of the bench."""
     return with_new_key(tx, operator.create_tenant(tx, vault, "bench", now_ms)["tenant_id"], now_ms)
 
 

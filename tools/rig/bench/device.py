@@ -197,7 +197,6 @@ def _play_nobody(camera: FolderWriter, empty: bytes, lasts_s: float) -> None:
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """The figures for a person."""
     lines = [f"device bench; {figures['machine']}; model {figures['model_id']}"]
     lines += [
         f"  {start['templates']:>9} templates: ready after {start['ready_s']:.2f} s, "

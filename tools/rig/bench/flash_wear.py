@@ -86,7 +86,6 @@ def measure_flash_wear(folder: Path, passages: int = 700, before: int = 0) -> di
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """The figures in sentences."""
     a_passage, kept = figures["bytes_a_passage"] / 1024, figures["bytes_kept_a_passage"]
     a_day, passages = figures["bytes_a_day"] / 1e6, figures["passages_a_day"]
     return [

@@ -136,7 +136,6 @@ def wire_frames(message: bytes) -> list[bytes]:
 
 
 def wire_bytes(message: bytes) -> int:
-    """Bytes that a message has on the wire."""
     return sum(map(len, wire_frames(message)))
 
 

@@ -129,7 +129,6 @@ def run_board_bench(
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """The figures for a person."""
     core = figures["core"]
     lines = [
         (

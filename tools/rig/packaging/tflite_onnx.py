@@ -223,7 +223,6 @@ def _options(operator: Any, kind: Any) -> Any:
 
 
 def main() -> None:
-    """The program."""
     source, goal = Path(sys.argv[1]), Path(sys.argv[2])
     goal.write_bytes(Conversion(source.read_bytes()).model.SerializeToString(deterministic=True))
 

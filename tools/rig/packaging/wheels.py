@@ -35,8 +35,6 @@ _GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17")
 
 @dataclass(frozen=True, slots=True)
 class BuildTarget:
-    """A machine to build for."""
-
     debian_arch: str
     wheel_arch: str
     python: str

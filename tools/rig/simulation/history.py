@@ -221,7 +221,6 @@ class History:
     """When a head was issued, to when the device first held it."""
 
     def say(self, who: str, what: str) -> None:
-        """A line of the log."""
         self.log.append(f"{self.now_s:10.4f} {who:9} {what}")
 
     def step_at(self, epoch: int, seq: int) -> StreamStep | None:

@@ -189,7 +189,6 @@ def _left_out(world: World) -> list[str]:
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """The figures for a person."""
     lines = [
         f"{figures['minutes']} minutes, seed {figures['seed']}",
         f"  palms shown     {figures['passages_shown']}",

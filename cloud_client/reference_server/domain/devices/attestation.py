@@ -121,7 +121,6 @@ def add_factory_ca(tx: Tx, content: bytes, now_ms: int) -> dict[str, Any]:
 
 
 def list_factory_cas(tx: Tx) -> dict[str, Any]:
-    """``factory-ca list``."""
     rows = tx.all("SELECT fingerprint, certificate FROM factory_cas ORDER BY added_ms, fingerprint")
     return {
         "data": [
@@ -131,7 +130,6 @@ def list_factory_cas(tx: Tx) -> dict[str, Any]:
 
 
 def remove_factory_ca(tx: Tx, fingerprint: str) -> dict[str, Any]:
-    """``factory-ca remove``."""
     removed = tx.one(
         "DELETE FROM factory_cas WHERE fingerprint = :fingerprint RETURNING fingerprint, certificate",
         fingerprint=fingerprint.lower(),

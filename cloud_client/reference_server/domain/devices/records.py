@@ -127,7 +127,6 @@ def trust_of(*, attested: bool) -> shown.TrustAnswer:
 
 
 def device_object(tx: Tx, row: Row, now_ms: int) -> shown.DeviceAnswer:
-    """The Device of the contract."""
     keys = tx.all(
         """SELECT purpose, kid FROM device_keys
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no

@@ -87,7 +87,6 @@ def get_erasure_receipt(call: Call, tx: Tx) -> ApiAnswer:
 
 
 def receipt_object(tx: Tx, row: Row) -> shown.ErasureReceipt:
-    """The erasure receipt of the contract."""
     return shown.ErasureReceipt.of(
         row, signed_receipt=json.loads(row["signed_receipt"]), propagation=_propagation(tx, row)
     )

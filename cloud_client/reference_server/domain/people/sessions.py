@@ -76,7 +76,6 @@ def create_session(call: Call, tx: Tx) -> ApiAnswer:
 
 
 def get_session(call: Call, tx: Tx) -> ApiAnswer:
-    """getEnrollmentSession."""
     row = row_by_id(tx, call.environment, call.path["session_id"])
     return ApiAnswer(200, session_object(row, call.now_ms))
 

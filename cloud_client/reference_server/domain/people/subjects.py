@@ -74,7 +74,6 @@ def create_subject(call: Call, tx: Tx) -> ApiAnswer:
 
 
 def get_subject(call: Call, tx: Tx) -> ApiAnswer:
-    """getSubject."""
     row = persons.row_by_id(tx, call.environment, call.path["subject_id"])
     return ApiAnswer(200, subject_object(tx, call.vault, row))
 

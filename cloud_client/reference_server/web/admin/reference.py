@@ -40,8 +40,6 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class SuccessAnswer:
-    """One success answer."""
-
     status: str
     members: list[Member]
     example: str

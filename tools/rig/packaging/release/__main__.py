@@ -130,8 +130,6 @@ def _packages(order: Order, steps: Steps, wheels: Path, arch: str) -> list[Path]
 
 
 def _images(order: Order, steps: Steps, wheels: Path, arch: str) -> list[Path]:
-    """The images for one architecture."""
-
     def images(out: Path) -> None:
         for kind in (SERVER, DEMONSTRATION):
             build_image(

@@ -66,8 +66,6 @@ class VerdictLine:
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """One enrollment session."""
-
     session_id: str
     subject_id: str
     status: str
@@ -97,7 +95,6 @@ class ErasureLine:
 
 
 def tenant_name(tx: Tx, environment: Environment) -> str:
-    """What the tenant is called."""
     name: str = tx.scalar("SELECT name FROM tenants WHERE tenant_id = :id", id=environment.tenant_id)
     return name
 

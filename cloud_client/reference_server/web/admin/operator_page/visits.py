@@ -64,7 +64,6 @@ class Visits:
         return visit
 
     def end(self, cookie: str | None) -> None:
-        """Forget a cookie."""
         if cookie is not None:
             self._visits.pop(token_hash(cookie), None)
 
