@@ -61,8 +61,12 @@ def signed_request(**changes: Any) -> JsonObject:
 # ---- requests
 
 
-def test_a_good_request_arrives_with_its_wrapper() -> None:
-    script = proven()
+@pytest.fixture
+def script() -> Script:
+    return proven()
+
+
+def test_a_good_request_arrives_with_its_wrapper(script: Script) -> None:
     wrapper = signed_request(extra="stays under the signature")
     script.send("request", wrapper)
     assert script.events == [RequestReceived(request(), wrapper)]
@@ -130,8 +134,7 @@ DECISION = decision_for(VERDICT, REF)
 PASSAGE = passage_for(VERDICT, REF)
 
 
-def test_decisions_and_passages_arrive() -> None:
-    script = proven()
+def test_decisions_and_passages_arrive(script: Script) -> None:
     decision = sign_object(Kind.DECISION, DECISION.to_obj(), VALIDATOR_KEY)
     passage = sign_object(Kind.PASSAGE, PASSAGE.to_obj(), VALIDATOR_KEY)
     script.send("decision", decision)
@@ -175,8 +178,7 @@ def test_unsigned_evidence_nested_deeper_than_a_batch_is_read_is_counted_alone(
     assert isinstance(script.events[-1], DecisionReceived), "what the validator signs is taken"
 
 
-def test_the_engine_refuses_what_does_not_fit_a_verdict_through_the_same_memory() -> None:
-    script = proven()
+def test_the_engine_refuses_what_does_not_fit_a_verdict_through_the_same_memory(script: Script) -> None:
     wrapper = sign_object(Kind.DECISION, DECISION.to_obj(), VALIDATOR_KEY)
     assert end_of(script).refuse_evidence(MessageType.DECISION, wrapper)
     assert not end_of(script).refuse_evidence(MessageType.DECISION, wrapper)
@@ -184,8 +186,7 @@ def test_the_engine_refuses_what_does_not_fit_a_verdict_through_the_same_memory(
     assert script.take_messages() == [("error", {"code": "bad_decision", "about": "decision"})]
 
 
-def test_evidence_outside_the_contract_is_malformed() -> None:
-    script = proven()
+def test_evidence_outside_the_contract_is_malformed(script: Script) -> None:
     for obj in (DECISION.to_obj() | {"decision_seq": 0}, DECISION.to_obj() | {"decided_at_ms": "now"}):
         script.send("decision", sign_object(Kind.DECISION, obj, VALIDATOR_KEY))
     script.send("decision", {"decision_obj": {}})
@@ -249,8 +250,7 @@ def test_where_nothing_is_said_of_the_past_a_key_counts_as_long_as_it_is_pinned(
 # ---- unsigned messages
 
 
-def test_cancel_ready_and_unknown_arrive_and_their_unknown_members_are_ignored() -> None:
-    script = proven()
+def test_cancel_ready_and_unknown_arrive_and_their_unknown_members_are_ignored(script: Script) -> None:
     script.send("cancel", {"txn_id": TXN, "later": {}})
     script.send("ready", {"passage_sensor": True, "later": 1})
     script.send("unknown", {"verdict_refs": [REF], "later": []})
@@ -270,15 +270,13 @@ def test_cancel_ready_and_unknown_arrive_and_their_unknown_members_are_ignored()
         ("unknown", {"verdict_refs": REF}),
     ],
 )
-def test_malformed_bodies(type_: str, body: JsonObject) -> None:
-    script = proven()
+def test_malformed_bodies(type_: str, body: JsonObject, script: Script) -> None:
     script.send(type_, body)
     assert script.take_messages() == [("error", {"code": "malformed", "about": type_})]
     assert script.events == []
 
 
-def test_the_device_s_own_types_and_unknown_ones_are_not_taken_and_the_link_stays_up() -> None:
-    script = proven()
+def test_the_device_s_own_types_and_unknown_ones_are_not_taken_and_the_link_stays_up(script: Script) -> None:
     script.send("status", sign_object(Kind.STATUS, device_status().to_obj(), DEVICE_KEY))
     script.send("dance", {})
     script.send_raw(b'{"v":2}')
@@ -291,8 +289,7 @@ def test_the_device_s_own_types_and_unknown_ones_are_not_taken_and_the_link_stay
     assert end_of(script).proven
 
 
-def test_an_error_is_never_answered_however_wrong() -> None:
-    script = proven()
+def test_an_error_is_never_answered_however_wrong(script: Script) -> None:
     for body in ({"code": "malformed", "about": "verdict"}, {}, {"code": 7, "about": "x"}):
         script.send("error", body)
     script.send("error", {"code": "malformed", "about": "message"}, Channel.MAIL)
@@ -306,8 +303,7 @@ def test_an_error_is_never_answered_however_wrong() -> None:
 # ---- what the device sends
 
 
-def test_a_status_is_signed_over_the_validator_s_nonce() -> None:
-    script = proven()
+def test_a_status_is_signed_over_the_validator_s_nonce(script: Script) -> None:
     assert end_of(script).send_status(device_status(device_id="another"))
     script.pump()
     ((type_, wrapper),) = script.take_messages()
@@ -316,8 +312,7 @@ def test_a_status_is_signed_over_the_validator_s_nonce() -> None:
     assert (obj["nonce_b64"], obj["device_id"]) == (NONCE, "dev-1")
 
 
-def test_a_verdict_tells_when_it_has_left() -> None:
-    script = proven()
+def test_a_verdict_tells_when_it_has_left(script: Script) -> None:
     wrapper = sign_object(Kind.VERDICT, VERDICT.to_obj(), DEVICE_KEY)
     assert end_of(script).send_verdict(wrapper)
     script.pump()
@@ -325,8 +320,7 @@ def test_a_verdict_tells_when_it_has_left() -> None:
     assert script.events == [VerdictLeft(object_ref(wrapper))]
 
 
-def test_guide_is_a_hint_and_resolve_asks_about_1_to_32() -> None:
-    script = proven()
+def test_guide_is_a_hint_and_resolve_asks_about_1_to_32(script: Script) -> None:
     assert end_of(script).send_guide(TXN, GuideHint.CLOSER)
     end_of(script).send_resolve([REF] * 32)
     script.pump()
@@ -353,8 +347,7 @@ def test_without_a_proven_validator_nothing_is_queued() -> None:
 # ---- mail
 
 
-def test_mail_arrives_and_is_answered_on_its_channel() -> None:
-    script = proven()
+def test_mail_arrives_and_is_answered_on_its_channel(script: Script) -> None:
     chunk = MailChunk(Box.IN, 1, 0, 5000, b"x" * 2880)
     script.send("mail", chunk.to_obj(), Channel.MAIL)
     script.send("mail_pull", {"box": "out", "after_seq": 0, "offset": 0}, Channel.MAIL)
@@ -384,16 +377,14 @@ def test_mail_arrives_and_is_answered_on_its_channel() -> None:
         {"data_b64": b64_encode(bytes(2881)), "total": 5000},
     ],
 )
-def test_mail_outside_the_contract_is_malformed(changes: JsonObject) -> None:
-    script = proven()
+def test_mail_outside_the_contract_is_malformed(changes: JsonObject, script: Script) -> None:
     body = {"box": "in", "seq": 1, "offset": 0, "total": 10, "data_b64": b64_encode(bytes(10))} | changes
     script.send("mail", body, Channel.MAIL)
     assert script.take_messages() == [("error", {"code": "malformed", "about": "mail"})]
     assert script.events == []
 
 
-def test_only_the_newest_mail_question_is_answered() -> None:
-    script = proven()
+def test_only_the_newest_mail_question_is_answered(script: Script) -> None:
     script.auto_ack = False
     device = end_of(script)
     device.send_mail_none(MailNone(1))

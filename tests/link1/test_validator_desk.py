@@ -103,8 +103,12 @@ class Gate:
         self.cable.run(1_500)
 
 
-def test_the_first_copy_in_time_for_the_open_request_is_acted_on_once() -> None:
-    gate = Gate()
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def test_the_first_copy_in_time_for_the_open_request_is_acted_on_once(gate: Gate) -> None:
     asked = gate.arm()
     ref = gate.say(verdict_for(asked))
     (decision,) = gate.decisions()
@@ -114,8 +118,7 @@ def test_the_first_copy_in_time_for_the_open_request_is_acted_on_once() -> None:
     assert gate.answers()[0].refused is None
 
 
-def test_a_repeat_gets_the_same_decision_byte_for_byte_and_moves_nothing() -> None:
-    gate = Gate()
+def test_a_repeat_gets_the_same_decision_byte_for_byte_and_moves_nothing(gate: Gate) -> None:
     asked = gate.arm()
     gate.say(verdict_for(asked))
     gate.say(verdict_for(asked))
@@ -125,8 +128,7 @@ def test_a_repeat_gets_the_same_decision_byte_for_byte_and_moves_nothing() -> No
     assert gate.saved[-1].decision_seq == 1
 
 
-def test_a_second_verdict_of_one_txn_is_stale() -> None:
-    gate = Gate()
+def test_a_second_verdict_of_one_txn_is_stale(gate: Gate) -> None:
     asked = gate.arm()
     gate.say(verdict_for(asked))
     gate.say(verdict_for(asked, seq=2))
@@ -154,8 +156,7 @@ def test_a_verdict_that_differs_from_the_request_is_stale_and_the_request_stays_
 
 
 @pytest.mark.parametrize("late_by_ms", [0, 60])
-def test_a_verdict_is_acted_on_until_two_seconds_past_the_ttl(late_by_ms: int) -> None:
-    gate = Gate()
+def test_a_verdict_is_acted_on_until_two_seconds_past_the_ttl(late_by_ms: int, gate: Gate) -> None:
     asked = gate.arm(ttl_ms=5_000)  # arm lets 50 ms pass
     gate.cable.run(5_000 + 2_000 - 51 + late_by_ms)
     gate.say(verdict_for(asked))
@@ -164,8 +165,7 @@ def test_a_verdict_is_acted_on_until_two_seconds_past_the_ttl(late_by_ms: int) -
     assert [e.why for e in ended] == ([] if late_by_ms == 0 else ["no_answer"])
 
 
-def test_a_verdict_for_a_replaced_or_foreign_request_is_stale() -> None:
-    gate = Gate()
+def test_a_verdict_for_a_replaced_or_foreign_request_is_stale(gate: Gate) -> None:
     first = gate.arm()
     second = gate.arm()
     assert first.txn_id != second.txn_id
@@ -175,8 +175,7 @@ def test_a_verdict_for_a_replaced_or_foreign_request_is_stale() -> None:
     assert gate.decisions()[-1].actuated
 
 
-def test_a_verdict_that_crosses_a_cancel_is_answered_and_not_acted_on() -> None:
-    gate = Gate()
+def test_a_verdict_that_crosses_a_cancel_is_answered_and_not_acted_on(gate: Gate) -> None:
     asked = gate.arm()
     wrapper = sign_object(Kind.VERDICT, verdict_for(asked).to_obj(), DEVICE_KEY)
     gate.device.send_verdict(wrapper)
@@ -186,8 +185,7 @@ def test_a_verdict_that_crosses_a_cancel_is_answered_and_not_acted_on() -> None:
     assert [(d.actuated, d.reason) for d in gate.decisions()] == [(False, "stale")]
 
 
-def test_a_verdict_seq_at_or_below_the_highest_acted_on_is_stale_even_after_a_restart() -> None:
-    gate = Gate()
+def test_a_verdict_seq_at_or_below_the_highest_acted_on_is_stale_even_after_a_restart(gate: Gate) -> None:
     gate.say(verdict_for(gate.arm(), seq=5))
     again = Gate(memory=gate.saved[-1], seed=8)
     for seq, acted_on in ((5, False), (4, False), (9, True)):
@@ -226,8 +224,7 @@ def test_a_verdict_that_does_not_hold_is_refused_at_the_end(
     assert gate.decisions()[0].actuated
 
 
-def test_after_a_reset_the_identical_request_goes_out_again() -> None:
-    gate = Gate()
+def test_after_a_reset_the_identical_request_goes_out_again(gate: Gate) -> None:
     asked = gate.arm()
     gate.reset()
     requests = [event for event in gate.at_device if isinstance(event, RequestReceived)]
@@ -240,8 +237,7 @@ def test_after_a_reset_the_identical_request_goes_out_again() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.EXPIRED, ErrorCode.CANCELLED, ErrorCode.TXN_CONFLICT])
 @pytest.mark.parametrize("about", [MessageType.REQUEST, ABOUT_MESSAGE])
-def test_an_error_about_the_open_request_ends_it(code: ErrorCode, about: str) -> None:
-    gate = Gate()
+def test_an_error_about_the_open_request_ends_it(code: ErrorCode, about: str, gate: Gate) -> None:
     asked = gate.arm()
 
     def complain(txn_id: str | None) -> None:
@@ -293,8 +289,7 @@ def test_resolve_gets_decision_and_passage_again_byte_for_byte() -> None:
     assert [e.wrapper for e in gate.at_device if isinstance(e, DecisionReceived | PassageReceived)] == before
 
 
-def test_what_was_never_acted_on_is_unknown() -> None:
-    gate = Gate()
+def test_what_was_never_acted_on_is_unknown(gate: Gate) -> None:
     ref = gate.say(verdict_for(gate.arm()))
     gate.at_device.clear()
     gate.device.send_resolve([ref, "0" * 32])
@@ -305,8 +300,7 @@ def test_what_was_never_acted_on_is_unknown() -> None:
     assert UnknownReceived(("0" * 32,)) in gate.at_device
 
 
-def test_after_a_change_of_the_key_what_is_not_remembered_is_met_with_silence() -> None:
-    gate = Gate()
+def test_after_a_change_of_the_key_what_is_not_remembered_is_met_with_silence(gate: Gate) -> None:
     ref = gate.say(verdict_for(gate.arm(), seq=7))
     first = gate.decisions()[0].to_obj()
     again = Gate(memory=gate.saved[-1].under_key(STRANGER_KEY.kid), seed=8)
@@ -318,8 +312,7 @@ def test_after_a_change_of_the_key_what_is_not_remembered_is_met_with_silence() 
     assert (again.decisions()[-1].actuated, again.decisions()[-1].decision_seq) == (False, 1)
 
 
-def test_unknown_waits_while_a_request_is_open_whose_verdict_it_may_be() -> None:
-    gate = Gate()
+def test_unknown_waits_while_a_request_is_open_whose_verdict_it_may_be(gate: Gate) -> None:
     asked = gate.arm()
     lost = sign_object(Kind.VERDICT, verdict_for(asked).to_obj(), DEVICE_KEY)
     gate.reset()
@@ -339,8 +332,7 @@ def test_a_desk_that_has_forgotten_stays_silent() -> None:
     assert not any(isinstance(event, UnknownReceived) for event in gate.at_device)
 
 
-def test_thirty_two_answers_are_given_again_though_only_sixteen_may_wait() -> None:
-    gate = Gate()
+def test_thirty_two_answers_are_given_again_though_only_sixteen_may_wait(gate: Gate) -> None:
     refs = [gate.say(verdict_for(gate.arm(), seq=seq)) for seq in range(1, MAX_ANSWERED + 1)]
     gate.reset()
     gate.at_device.clear()
@@ -388,8 +380,7 @@ class KeepsVerdicts:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_over_a_bad_cable_no_verdict_is_lost_and_none_is_acted_on_twice(seed: int) -> None:
-    gate = Gate()
+def test_over_a_bad_cable_no_verdict_is_lost_and_none_is_acted_on_twice(seed: int, gate: Gate) -> None:
     device = KeepsVerdicts(gate)
     cuts = random.Random(seed)
     for number in range(120):

@@ -136,8 +136,12 @@ def hands_in(upload: Upload) -> list[str]:
     return [item["hand"] for item in read(upload)["hands"]]
 
 
-def test_a_code_begins_and_both_palms_are_uploaded() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_code_begins_and_both_palms_are_uploaded(bench: Bench) -> None:
     assert bench.begin() == [prompt(Step.SHOW_HAND, "L")]
     assert bench.flow.busy
     left = bench.show("L")
@@ -158,8 +162,7 @@ def test_a_code_begins_and_both_palms_are_uploaded() -> None:
         assert (item["quality_q"], item["pad"]) == (80, LIVE.to_obj())
 
 
-def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten() -> None:
-    bench = Bench()
+def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten(bench: Bench) -> None:
     upload = bench.both_hands()
     assert any(capture.vector.any() for capture in bench.captures)
     body = b'{"session_id":"x","subject_ref":"' + b"ab" * 16 + b'"}'
@@ -170,24 +173,21 @@ def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten() -> None
     assert bench.flow.next_deadline_ms is None
 
 
-def test_the_camera_is_free_before_and_after() -> None:
-    bench = Bench()
+def test_the_camera_is_free_before_and_after(bench: Bench) -> None:
     busy = [bench.flow.busy]
     bench.both_hands()
     busy.append(bench.flow.busy)
     assert busy == [False, False]
 
 
-def test_under_review_is_said_so() -> None:
-    bench = Bench()
+def test_under_review_is_said_so(bench: Bench) -> None:
     upload = bench.both_hands()
     assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(202, body=b"no json"), bench.now_ms) == [
         EnrolmentAccepted(SESSION_ID, review=True)
     ]
 
 
-def test_the_code_seen_again_changes_nothing_during_and_after() -> None:
-    bench = Bench()
+def test_the_code_seen_again_changes_nothing_during_and_after(bench: Bench) -> None:
     bench.begin()
     assert bench.flow.qr_seen(CODE, bench.now_ms) == []
     other = CODE.replace("1b4e28ba", "2b4e28ba")
@@ -226,24 +226,21 @@ def test_the_letters_before_a_code_are_the_service_s() -> None:
     assert flow.qr_seen(code, 0) != []
 
 
-def test_a_secret_token_stands_in_no_repr() -> None:
-    bench = Bench()
+def test_a_secret_token_stands_in_no_repr(bench: Bench) -> None:
     upload = bench.both_hands()
     assert TOKEN not in repr(upload)
     assert TOKEN not in repr(parse_qr(CODE))
     assert TOKEN not in repr(bench.effects)
 
 
-def test_the_wrong_hand_is_told_and_never_taken() -> None:
-    bench = Bench()
+def test_the_wrong_hand_is_told_and_never_taken(bench: Bench) -> None:
     bench.begin()
     effects = bench.show("R", 20)
     assert prompt(Step.SHOW_HAND, "L", CaptureHint.OTHER_HAND) in effects
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_the_same_hand_called_the_other_one_is_not_taken() -> None:
-    bench = Bench()
+def test_the_same_hand_called_the_other_one_is_not_taken(bench: Bench) -> None:
     bench.begin()
     bench.show("L")
     bench.nothing()
@@ -255,24 +252,21 @@ def test_the_same_hand_called_the_other_one_is_not_taken() -> None:
     assert bench.uploads() == []
 
 
-def test_the_first_hand_must_leave_before_the_second_counts() -> None:
-    bench = Bench()
+def test_the_first_hand_must_leave_before_the_second_counts(bench: Bench) -> None:
     bench.begin()
     bench.show("L")
     assert bench.show("R", 20) == []
     assert bench.nothing() == [prompt(Step.SHOW_HAND, "R")]
 
 
-def test_captures_that_are_not_known_to_be_live_are_not_taken() -> None:
-    bench = Bench()
+def test_captures_that_are_not_known_to_be_live_are_not_taken(bench: Bench) -> None:
     bench.begin()
     for pad in (Pad("unknown", "texture", 0), Pad("fail", "texture", 100), Pad("pass", "texture", 2999)):
         bench.show("L", 10, pad=pad)
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_the_best_captures_are_kept() -> None:
-    bench = Bench()
+def test_the_best_captures_are_kept(bench: Bench) -> None:
     bench.begin()
     for quality_q in (61, 66, 71, 90, 95, 99, 98):
         bench.show("L", 2, quality_q=quality_q)
@@ -308,8 +302,7 @@ def test_two_captures_that_contradict_each_other_ask_for_more() -> None:
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_what_was_not_chosen_is_overwritten_as_soon_as_the_hand_is_done() -> None:
-    bench = Bench()
+def test_what_was_not_chosen_is_overwritten_as_soon_as_the_hand_is_done(bench: Bench) -> None:
     bench.begin()
     bench.show("L")
     assert sum(capture.vector.any() for capture in bench.captures) == 3
@@ -324,8 +317,7 @@ def test_two_captures_will_do_when_the_hand_leaves() -> None:
     assert hands_in(effects[-1]) == ["R", "R"]
 
 
-def test_one_capture_will_not_do_and_is_forgotten_when_the_hand_leaves() -> None:
-    bench = Bench()
+def test_one_capture_will_not_do_and_is_forgotten_when_the_hand_leaves(bench: Bench) -> None:
     bench.begin()
     bench.nothing()
     bench.show("L", 1)
@@ -333,8 +325,7 @@ def test_one_capture_will_not_do_and_is_forgotten_when_the_hand_leaves() -> None
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_a_frame_repeated_is_one_capture() -> None:
-    bench = Bench()
+def test_a_frame_repeated_is_one_capture(bench: Bench) -> None:
     bench.begin()
     once = bench.capture("L").vector.copy()
     for _ in range(30):
@@ -362,8 +353,7 @@ def test_captures_that_contradict_each_other_begin_anew() -> None:
         assert float(np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4") @ other) > 0.9
 
 
-def test_hints_of_the_finder_reach_the_person_and_do_not_flicker() -> None:
-    bench = Bench()
+def test_hints_of_the_finder_reach_the_person_and_do_not_flicker(bench: Bench) -> None:
     bench.begin()
     prompts: list[Effect] = []
     for i in range(30):
@@ -373,8 +363,7 @@ def test_hints_of_the_finder_reach_the_person_and_do_not_flicker() -> None:
     assert 1 <= len(prompts) <= 30 * TICK_MS // 300 + 1
 
 
-def test_a_hand_that_gives_nothing_in_a_minute_has_one_more() -> None:
-    bench = Bench()
+def test_a_hand_that_gives_nothing_in_a_minute_has_one_more(bench: Bench) -> None:
     bench.begin()
     bench.show("L", 3)
     assert bench.wait(bench.flow.next_deadline_ms - bench.now_ms - 1) == []  # type: ignore[operator]
@@ -386,8 +375,7 @@ def test_a_hand_that_gives_nothing_in_a_minute_has_one_more() -> None:
     assert hands_in(bench.uploads()[-1]) == ["L"] * 3 + ["R"] * 3
 
 
-def test_the_second_minute_without_a_capture_ends_the_session() -> None:
-    bench = Bench()
+def test_the_second_minute_without_a_capture_ends_the_session(bench: Bench) -> None:
     bench.begin()
     bench.wait(60_000)
     assert bench.wait(59_999) == []
@@ -400,8 +388,7 @@ def test_the_second_minute_without_a_capture_ends_the_session() -> None:
     assert bench.begin() == []
 
 
-def test_two_captures_are_enough_when_the_hand_stays_and_gives_no_third() -> None:
-    bench = Bench()
+def test_two_captures_are_enough_when_the_hand_stays_and_gives_no_third(bench: Bench) -> None:
     bench.begin()
     bench.show("L", 3)
     deadline_ms = bench.flow.next_deadline_ms
@@ -414,8 +401,7 @@ def test_two_captures_are_enough_when_the_hand_stays_and_gives_no_third() -> Non
     assert hands_in(bench.uploads()[-1]) == ["L"] * 2 + ["R"] * 3
 
 
-def test_each_hand_has_its_minute() -> None:
-    bench = Bench()
+def test_each_hand_has_its_minute(bench: Bench) -> None:
     bench.begin()
     bench.wait(50_000)
     bench.show("L")
@@ -425,8 +411,7 @@ def test_each_hand_has_its_minute() -> None:
     assert bench.effects[-1] == prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)
 
 
-def test_a_hand_taken_late_in_its_minute_has_time_to_leave() -> None:
-    bench = Bench()
+def test_a_hand_taken_late_in_its_minute_has_time_to_leave(bench: Bench) -> None:
     bench.begin()
     bench.wait(58_000)
     assert prompt(Step.REMOVE_HAND, "L", None, 3) in bench.show("L")
@@ -436,8 +421,7 @@ def test_a_hand_taken_late_in_its_minute_has_time_to_leave() -> None:
     assert hands_in(bench.uploads()[-1]) == ["L"] * 3 + ["R"] * 3
 
 
-def test_hands_are_those_the_redeemed_session_asks_for() -> None:
-    bench = Bench()
+def test_hands_are_those_the_redeemed_session_asks_for(bench: Bench) -> None:
     bench.add(bench.flow.begin(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
     assert bench.effects == [prompt(Step.SHOW_HAND, "R", hands=("R",))]
     bench.show("R")
@@ -449,8 +433,7 @@ def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     ]
 
 
-def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand() -> None:
-    bench = Bench()
+def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand(bench: Bench) -> None:
     upload = bench.both_hands()
     refused = EnrolmentAnswer(422, "validation_failed")
     (second,) = bench.flow.answered(upload.upload_id, refused, bench.now_ms)
@@ -468,8 +451,7 @@ def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand() -> Non
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_a_refusal_is_final_and_in_the_service_s_word() -> None:
-    bench = Bench()
+def test_a_refusal_is_final_and_in_the_service_s_word(bench: Bench) -> None:
     upload = bench.both_hands()
     answer = EnrolmentAnswer(403, "enrollment_session_invalid")
     assert bench.flow.answered(upload.upload_id, answer, bench.now_ms) == [
@@ -477,8 +459,7 @@ def test_a_refusal_is_final_and_in_the_service_s_word() -> None:
     ]
 
 
-def test_an_upload_that_is_never_answered_ends() -> None:
-    bench = Bench()
+def test_an_upload_that_is_never_answered_ends(bench: Bench) -> None:
     bench.both_hands()
     deadline_ms = bench.flow.next_deadline_ms
     assert deadline_ms is not None
@@ -486,8 +467,7 @@ def test_an_upload_that_is_never_answered_ends() -> None:
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
-def test_a_cancelled_session_can_be_shown_again() -> None:
-    bench = Bench()
+def test_a_cancelled_session_can_be_shown_again(bench: Bench) -> None:
     bench.begin()
     bench.show("L", 3)
     assert bench.flow.cancel(bench.now_ms) == [EnrolmentFailed(SESSION_ID, "cancelled")]
@@ -500,8 +480,7 @@ def test_a_cancelled_session_can_be_shown_again() -> None:
     assert bench.begin() == [prompt(Step.SHOW_HAND, "L")]
 
 
-def test_looks_without_a_session_are_overwritten() -> None:
-    bench = Bench()
+def test_looks_without_a_session_are_overwritten(bench: Bench) -> None:
     assert bench.show("L", 2) == []
     assert not any(capture.vector.any() for capture in bench.captures)
 
@@ -577,9 +556,8 @@ def test_terms_that_cannot_be_shown_are_not_asked() -> None:
     assert bench.flow.idle
 
 
-def test_after_a_refusal_the_same_code_typed_again_begins_the_session_again() -> None:
+def test_after_a_refusal_the_same_code_typed_again_begins_the_session_again(bench: Bench) -> None:
     """The operator has recorded the consent meanwhile; the session is still open."""
-    bench = Bench()
     shown = redeem(bench, hands_required=["L"])
     bench.show("L")
     (refused,) = bench.uploads()
@@ -593,8 +571,7 @@ def test_after_a_refusal_the_same_code_typed_again_begins_the_session_again() ->
     assert bench.flow.idle
 
 
-def test_a_session_whose_palms_were_not_sent_can_be_shown_again() -> None:
-    bench = Bench()
+def test_a_session_whose_palms_were_not_sent_can_be_shown_again(bench: Bench) -> None:
     bench.both_hands()
     deadline_ms = bench.flow.next_deadline_ms
     assert deadline_ms is not None

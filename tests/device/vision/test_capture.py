@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 
 from device.camera.source import CameraLost, CameraUnavailable, Pixels
 from device.vision.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
@@ -87,6 +88,11 @@ class Bench:
         return [state.condition for state in self.states]
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 def test_the_slot_keeps_only_the_latest_frame_and_counts_the_rest() -> None:
     slot = FrameSlot()
     assert slot.take(0.0) is None
@@ -113,8 +119,7 @@ def test_a_waiting_reader_is_woken_by_a_frame() -> None:
     assert taken[0] is not None
 
 
-def test_a_module_with_two_sensors_gives_colour_and_near_infrared_in_one_frame() -> None:
-    clock = Clock()
+def test_a_module_with_two_sensors_gives_colour_and_near_infrared_in_one_frame(clock: Clock) -> None:
     both = np.hstack([np.full((48, 64, 3), 9, np.uint8), np.full((48, 64, 3), 90, np.uint8)])
     camera = Script(clock, [both])
     slot = FrameSlot()
@@ -129,8 +134,7 @@ def test_a_module_with_two_sensors_gives_colour_and_near_infrared_in_one_frame()
     assert int(frame.nir.min()) == 90
 
 
-def test_a_camera_that_sees_no_colour_gives_grey_frames_whatever_its_driver_gives() -> None:
-    clock = Clock()
+def test_a_camera_that_sees_no_colour_gives_grey_frames_whatever_its_driver_gives(clock: Clock) -> None:
     camera = Script(clock, [np.full((48, 64, 3), 90, np.uint8)])
     slot = FrameSlot()
     thread = CaptureThread(lambda: camera, slot, now_ms=clock, on_state=lambda _: None, grey=True)
@@ -142,8 +146,7 @@ def test_a_camera_that_sees_no_colour_gives_grey_frames_whatever_its_driver_give
     assert (frame.pixels == 90).all()
 
 
-def test_frames_are_numbered_stamped_and_counted() -> None:
-    clock = Clock()
+def test_frames_are_numbered_stamped_and_counted(clock: Clock) -> None:
     camera = Script(clock, [PICTURE] * 5)
     bench = Bench([camera], clock)
     bench.run_until(camera)
@@ -154,8 +157,7 @@ def test_frames_are_numbered_stamped_and_counted() -> None:
     assert bench.thread.heartbeat_ms == clock.now_ms
 
 
-def test_a_stall_is_told_and_so_is_its_end() -> None:
-    clock = Clock()
+def test_a_stall_is_told_and_so_is_its_end(clock: Clock) -> None:
     camera = Script(clock, [PICTURE, 1000, 1000, PICTURE])
     bench = Bench([camera], clock)
     bench.run_until(camera)
@@ -163,16 +165,14 @@ def test_a_stall_is_told_and_so_is_its_end() -> None:
     assert "gives no picture; it is closed and opened again: check its cable" in bench.states[1].message
 
 
-def test_a_stall_takes_the_frame_from_before_out_of_view() -> None:
-    clock = Clock()
+def test_a_stall_takes_the_frame_from_before_out_of_view(clock: Clock) -> None:
     camera = Script(clock, [PICTURE, 2000])
     bench = Bench([camera], clock)
     bench.run_until(camera)
     assert bench.slot.take(0.0) is None
 
 
-def test_a_lost_camera_is_opened_again_and_numbers_go_on() -> None:
-    clock = Clock()
+def test_a_lost_camera_is_opened_again_and_numbers_go_on(clock: Clock) -> None:
     first = Script(clock, [PICTURE, CameraLost("camera unplugged; check its cable")])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
@@ -185,8 +185,7 @@ def test_a_lost_camera_is_opened_again_and_numbers_go_on() -> None:
     assert bench.thread.frames == 2
 
 
-def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
-    clock = Clock()
+def test_openings_that_fail_are_tried_again_with_growing_pauses(clock: Clock) -> None:
     camera = Script(clock, [PICTURE])
     openings: list[Script | Exception] = [CameraUnavailable(f"absent {i}") for i in range(7)]
     bench = Bench([*openings, camera], clock)
@@ -199,9 +198,8 @@ def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
     assert [s.condition for s in bench.states][-1] is CameraCondition.OK
 
 
-def test_a_camera_that_hangs_while_it_is_opened_or_closed_is_no_thread_that_hangs() -> None:
+def test_a_camera_that_hangs_while_it_is_opened_or_closed_is_no_thread_that_hangs(clock: Clock) -> None:
     """The watchdog would start the whole gate again and again; reading is another matter."""
-    clock = Clock()
     silent_ms: dict[str, int] = {}
 
     class Hanging(Script):
@@ -228,8 +226,7 @@ def test_a_camera_that_hangs_while_it_is_opened_or_closed_is_no_thread_that_hang
     assert max(silent_ms["open"], silent_ms["close"]) <= 0
 
 
-def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
-    clock = Clock()
+def test_a_camera_stalled_for_long_is_closed_and_opened_anew(clock: Clock) -> None:
     first = Script(clock, [PICTURE, 6000])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
@@ -238,8 +235,7 @@ def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
     assert "closed and opened again" in bench.states[1].message
 
 
-def test_a_camera_that_gives_only_damaged_pictures_is_not_said_to_give_none() -> None:
-    clock = Clock()
+def test_a_camera_that_gives_only_damaged_pictures_is_not_said_to_give_none(clock: Clock) -> None:
     first, second = Script(clock, [2000, 4000]), Script(clock, [PICTURE])
     first.damaged_a_read = 1
     bench = Bench([first, second], clock)
@@ -249,8 +245,7 @@ def test_a_camera_that_gives_only_damaged_pictures_is_not_said_to_give_none() ->
     assert stalled.message == absent.message
 
 
-def test_an_unexpected_failure_does_not_end_the_thread() -> None:
-    clock = Clock()
+def test_an_unexpected_failure_does_not_end_the_thread(clock: Clock) -> None:
     first = Script(clock, [MemoryError("codec")])
     second = Script(clock, [PICTURE])
     bench = Bench([first, second], clock)
@@ -258,8 +253,7 @@ def test_an_unexpected_failure_does_not_end_the_thread() -> None:
     assert "MemoryError" in bench.states[0].message
 
 
-def test_skipped_pictures_are_counted_over_all_openings() -> None:
-    clock = Clock()
+def test_skipped_pictures_are_counted_over_all_openings(clock: Clock) -> None:
     first = Script(clock, [PICTURE, CameraLost("gone")])
     first.skipped = 3
     second = Script(clock, [PICTURE])

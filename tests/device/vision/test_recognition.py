@@ -100,8 +100,12 @@ def ground() -> list[Pixels]:
     return list(empty_scene(1, 8))
 
 
-def test_a_hand_held_gives_a_scored_sighting_with_every_stage_timed(film: list[Pixels]) -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_hand_held_gives_a_scored_sighting_with_every_stage_timed(film: list[Pixels], bench: Bench) -> None:
     looks = bench.looks(film)
     good = [look for look in looks if look.sighting.good]
     assert len(good) >= 6
@@ -136,16 +140,14 @@ def test_a_gallery_that_cannot_be_read_decides_nothing_about_the_hand(film: list
     assert any(look.sighting.good and not look.store_fault for look in bench.looks(film))
 
 
-def test_a_search_overtaken_for_ever_is_a_fault_of_its_frame(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_a_search_overtaken_for_ever_is_a_fault_of_its_frame(film: list[Pixels], bench: Bench) -> None:
     assert bench.gallery is not None
     bench.gallery.fault = Overtaken("changed again and again")
     with pytest.raises(Overtaken):
         bench.looks(film)
 
 
-def test_nobody_there_is_said_so_and_costs_no_model(ground: list[Pixels]) -> None:
-    bench = Bench()
+def test_nobody_there_is_said_so_and_costs_no_model(ground: list[Pixels], bench: Bench) -> None:
     looks = bench.looks(ground)
     assert len(looks) == len(ground)
     assert not any(look.sighting.hand_present for look in looks)
@@ -170,16 +172,14 @@ def test_frames_in_which_the_hand_was_missed_say_nothing(film: list[Pixels], gro
     assert [look.sighting.hand_present for look in looks] == [True] * 4
 
 
-def test_a_hand_has_not_left_while_a_slow_board_was_looking_at_it(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_a_hand_has_not_left_while_a_slow_board_was_looking_at_it(film: list[Pixels], bench: Bench) -> None:
     frames = [CameraFrame(film[10], 1_000 + (GONE_MS + 100) * i, i + 1) for i in range(4)]
     looks = [bench.recogniser.look(frame, Interest.PASSAGE) for frame in frames]
     pads = [look.sighting.pad for look in looks if look]
     assert [pad.res for pad in pads if pad] == ["unknown", "pass", "pass", "pass"]
 
 
-def test_a_poor_capture_is_a_hand_that_is_never_good() -> None:
-    bench = Bench()
+def test_a_poor_capture_is_a_hand_that_is_never_good(bench: Bench) -> None:
     looks = bench.looks(list(poor_capture(make_person(3), "L", seed=2))[6:20])
     assert any(look.sighting.hand_present for look in looks)
     assert not any(look.sighting.good for look in looks)
@@ -187,16 +187,14 @@ def test_a_poor_capture_is_a_hand_that_is_never_good() -> None:
     assert any(look.sighting.hint is not None for look in looks)
 
 
-def test_idle_only_watches_for_hands(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_idle_only_watches_for_hands(film: list[Pixels], bench: Bench) -> None:
     looks = bench.looks(film[8:14], Interest.IDLE)
     assert all(look.sighting.hand_present and not look.sighting.good for look in looks)
     assert all(list(look.sighting.stage_ms) == ["hand"] for look in looks)
     assert bench.model.calls == 0
 
 
-def test_enrolment_captures_and_asks_the_gallery_nothing(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_enrolment_captures_and_asks_the_gallery_nothing(film: list[Pixels], bench: Bench) -> None:
     looks = bench.looks(film, Interest.ENROLMENT)
     captures = [look.capture for look in looks if look.capture is not None]
     assert captures
@@ -210,15 +208,13 @@ def test_enrolment_captures_and_asks_the_gallery_nothing(film: list[Pixels]) -> 
     captures[0].vector.fill(0.0)  # the flow overwrites what it was given
 
 
-def test_nothing_seen_of_a_hand_outlives_its_enrolment(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_nothing_seen_of_a_hand_outlives_its_enrolment(film: list[Pixels], bench: Bench) -> None:
     enrolled = [look.sighting.pad for look in bench.looks(film[10:14], Interest.ENROLMENT)]
     afterwards = [look.sighting.pad for look in bench.looks(film[14:16])]
     assert [pad.res for pad in (*enrolled[-1:], *afterwards) if pad] == ["pass", "unknown", "pass"]
 
 
-def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pixels]) -> None:
-    bench = Bench()
+def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pixels], bench: Bench) -> None:
     bench.looks(film[6:18])
     bench.looks(ground)
     gallery = bench.gallery
@@ -280,8 +276,7 @@ def test_a_gallery_that_changed_between_two_searches_is_asked_with_all_probes(fi
     assert sighting.gallery.seq == 18
 
 
-def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels], bench: Bench) -> None:
     assert bench.gallery is not None
     bench.gallery.best = None
     sighting = next(look.sighting for look in bench.looks(film) if look.sighting.good)
@@ -290,15 +285,13 @@ def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels]) -> 
     assert {len(probes) for probes in bench.gallery.probes} == {1}
 
 
-def test_without_a_gallery_a_good_capture_is_still_seen(film: list[Pixels]) -> None:
-    bench = Bench()
+def test_without_a_gallery_a_good_capture_is_still_seen(film: list[Pixels], bench: Bench) -> None:
     bench.gallery = None
     sighting = next(look.sighting for look in bench.looks(film) if look.sighting.good)
     assert (sighting.score, sighting.candidate, sighting.gallery) == (None, None, None)
 
 
-def test_a_code_is_read() -> None:
-    bench = Bench()
+def test_a_code_is_read(bench: Bench) -> None:
     frames = bench.frames(show_qr("SVC1:ENR:hello", seed=4, n=3))
     assert "SVC1:ENR:hello" in [read_qr(frame) for frame in frames]
 
