@@ -43,6 +43,11 @@ def filled(folder: Path) -> Service:
     return service
 
 
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return filled(tmp_path)
+
+
 def on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
@@ -82,14 +87,12 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     gallery.close()
 
 
-def test_another_data_key_opens_nothing(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_another_data_key_opens_nothing(tmp_path: Path, service: Service) -> None:
     with pytest.raises(StoreError, match="fresh snapshot"):
         service.open(tmp_path, data_key=bytes(32))
 
 
-def test_another_stream_is_not_served_from_it(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_another_stream_is_not_served_from_it(tmp_path: Path, service: Service) -> None:
     with pytest.raises(StoreError, match="another stream"):
         service.open(tmp_path, stream="t2.live")
 
@@ -119,16 +122,14 @@ def test_rows_moved_changed_or_taken_away_are_found_out(tmp_path: Path, change: 
         service.open(tmp_path)
 
 
-def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_damaged_file_says_what_to_do(tmp_path: Path, service: Service) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
     with pytest.raises(StoreError, match="remove the folder"):
         service.open(tmp_path)
 
 
-def test_a_damaged_bit_in_the_schema_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_bit_in_the_schema_says_what_to_do(tmp_path: Path, service: Service) -> None:
     """SQLite quotes the damaged bytes in its message, which is then no UTF-8."""
-    service = filled(tmp_path)
     data = bytearray((tmp_path / FILE_NAME).read_bytes())
     data[data.index(b"CREATE TABLE template") + 3] ^= 1 << 7
     (tmp_path / FILE_NAME).write_bytes(data)
@@ -136,8 +137,7 @@ def test_a_damaged_bit_in_the_schema_says_what_to_do(tmp_path: Path) -> None:
         service.open(tmp_path)
 
 
-def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_later_format_is_left_alone(tmp_path: Path, service: Service) -> None:
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     connection.execute("PRAGMA user_version = 2")
     connection.close()
@@ -168,8 +168,7 @@ def opened_elsewhere(folder: Path) -> str:
     return done.stdout
 
 
-def test_a_second_program_is_kept_out(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_second_program_is_kept_out(tmp_path: Path, service: Service) -> None:
     gallery = service.open(tmp_path)
     assert "another palmd" in opened_elsewhere(tmp_path)
     assert who(gallery, 2) == subject_ref(1)
@@ -178,8 +177,7 @@ def test_a_second_program_is_kept_out(tmp_path: Path) -> None:
     assert opened_elsewhere(tmp_path) == ""
 
 
-def test_an_erased_palm_is_gone_from_every_file(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_an_erased_palm_is_gone_from_every_file(tmp_path: Path, service: Service) -> None:
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     sealed = [row[0] for row in connection.execute("SELECT sealed FROM template WHERE number IN (1, 2)")]
     kept = connection.execute("SELECT sealed FROM template WHERE number = 3").fetchone()[0]
@@ -219,9 +217,8 @@ def test_an_erasure_whose_overwriting_a_power_cut_took_is_finished_after_the_sta
 
 
 def test_an_erasure_is_overwritten_though_the_witness_could_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Service
 ) -> None:
-    service = filled(tmp_path)
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     sealed = connection.execute("SELECT sealed FROM template WHERE number = 1").fetchone()[0]
     connection.close()
@@ -241,8 +238,7 @@ def test_an_erasure_is_overwritten_though_the_witness_could_not_be_written(
     gallery.close()
 
 
-def test_a_replaced_palm_is_gone_from_every_file(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_replaced_palm_is_gone_from_every_file(tmp_path: Path, service: Service) -> None:
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     sealed = connection.execute("SELECT sealed FROM template WHERE number = 1").fetchone()[0]
     connection.close()
@@ -255,8 +251,7 @@ def test_a_replaced_palm_is_gone_from_every_file(tmp_path: Path) -> None:
     gallery.close()
 
 
-def test_a_snapshot_leaves_nothing_of_what_it_replaced(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_snapshot_leaves_nothing_of_what_it_replaced(tmp_path: Path, service: Service) -> None:
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     sealed = [row[0] for row in connection.execute("SELECT sealed FROM template")]
     connection.close()
@@ -279,8 +274,7 @@ def test_what_is_gone_already_can_be_destroyed(tmp_path: Path) -> None:
     assert (gallery.count, folder.exists()) == (0, False)
 
 
-def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path, service: Service) -> None:
     gallery = service.open(tmp_path)
     gallery.destroy()
     assert list(tmp_path.iterdir()) == []
@@ -291,8 +285,7 @@ def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path) -> None:
         gallery.apply_deltas(service.deltas(), at())
 
 
-def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
-    service = filled(tmp_path)
+def test_a_full_disk_changes_nothing(tmp_path: Path, service: Service) -> None:
     gallery = service.open(tmp_path)
     service.upsert(*[entry(n, n) for n in range(100, 200)])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

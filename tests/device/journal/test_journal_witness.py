@@ -49,16 +49,20 @@ def flipped(place: int) -> Callable[[bytes], bytes]:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> tuple[Journal, Path]:
+def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "running"
     folder.mkdir()
-    return make_journal(folder), folder
+    return folder
+
+
+@pytest.fixture
+def journal(folder: Path) -> Journal:
+    return make_journal(folder)
 
 
 def test_no_flipped_bit_in_the_log_gives_a_number_twice(
-    running: tuple[Journal, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     stored = [append(journal, str(number)) for number in range(MADE)]
     taken = taken_from(journal, folder, tmp_path / "taken")
     log = (taken / "journal.db-wal").read_bytes()
@@ -79,9 +83,8 @@ def test_no_flipped_bit_in_the_log_gives_a_number_twice(
 
 
 def test_no_frame_of_a_log_that_was_brought_in_hides_what_the_file_has(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     stored = append(journal, "0")
     for number in range(1, 20):
         append(journal, str(number))
@@ -99,9 +102,8 @@ def test_no_frame_of_a_log_that_was_brought_in_hides_what_the_file_has(
 
 
 def test_what_came_of_a_verdict_that_was_put_back_is_asked_for_again(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     stored = append(journal, "0")
     _, decision = make_decision(stored)
     journal.record_decision(stored.ref, decision, awaits_passage=False)
@@ -120,9 +122,8 @@ def test_what_came_of_a_verdict_that_was_put_back_is_asked_for_again(
 
 
 def test_a_verdict_that_is_in_neither_place_halts_the_journal(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     for number in range(MADE):
         append(journal, str(number))
     taken = taken_from(journal, folder, tmp_path / "taken")
@@ -140,9 +141,8 @@ def test_a_verdict_that_is_in_neither_place_halts_the_journal(
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "of another key"])
 def test_a_damaged_witness_alone_stops_nothing(
-    running: tuple[Journal, Path], tmp_path: Path, damage: str
+    tmp_path: Path, damage: str, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     stored = [append(journal, str(number)) for number in range(3)]
     journal.close()
     witness = folder / "journal.db.witness"
@@ -167,8 +167,7 @@ def test_a_damaged_witness_alone_stops_nothing(
     kept.close()
 
 
-def test_a_witness_that_cannot_be_opened_is_named(running: tuple[Journal, Path]) -> None:
-    journal, folder = running
+def test_a_witness_that_cannot_be_opened_is_named(journal: Journal, folder: Path) -> None:
     journal.close()
     (folder / "journal.db.witness").unlink()
     (folder / "journal.db.witness").mkdir()
@@ -192,9 +191,8 @@ def test_a_torn_write_of_numbers_leaves_those_before(tmp_path: Path, slot: int, 
 
 
 def test_an_older_journal_beside_a_newer_witness_goes_on_or_halts(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     append(journal, "0")
     older = shutil.copytree(folder, tmp_path / "older")
     for number in range(1, VERDICTS + 20):
@@ -208,9 +206,8 @@ def test_an_older_journal_beside_a_newer_witness_goes_on_or_halts(
 
 @pytest.mark.parametrize("made", [VERDICTS - 1, VERDICTS, VERDICTS + 1, VERDICTS + 20])
 def test_more_verdicts_than_the_witness_has_are_never_in_the_log_alone(
-    running: tuple[Journal, Path], tmp_path: Path, made: int
+    tmp_path: Path, made: int, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     stored = [append(journal, str(number)) for number in range(made)]
     taken = taken_from(journal, folder, tmp_path / "taken")
     (taken / "journal.db-wal").unlink()
@@ -229,9 +226,8 @@ def mailed(journal: Journal) -> None:
 
 
 def test_no_flipped_bit_in_the_log_takes_a_number_of_the_mail_back(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     mailed(journal)
     before = journal.mail.position()
     taken = taken_from(journal, folder, tmp_path / "taken")
@@ -257,9 +253,8 @@ def changed(folder: Path, sql: str, *parameters: object) -> None:
     [("in_applied_seq", 1), ("in_applied_seq", 3), ("in_applied_seq", 130), ("out_seq", 2), ("out_seq", 7)],
 )
 def test_a_number_that_changed_in_the_file_is_put_right(
-    running: tuple[Journal, Path], name: str, value: int
+    name: str, value: int, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     mailed(journal)
     before, turn = journal.mail.position(), newest_turn(journal, folder)
     changed(folder, "UPDATE mail_state SET value = ? WHERE name = ?", value, name)
@@ -278,10 +273,9 @@ def newest_turn(journal: Journal, folder: Path) -> int:
 
 
 def test_numbers_of_the_mail_that_the_witness_does_not_have_yet_count(
-    running: tuple[Journal, Path], tmp_path: Path
+    tmp_path: Path, journal: Journal, folder: Path
 ) -> None:
     """The power went between the database and its witness."""
-    journal, folder = running
     mailed(journal)
     witness = (folder / "journal.db.witness").read_bytes()
     journal.mail.applied(3, acked_upto_seq=2)
@@ -294,9 +288,8 @@ def test_numbers_of_the_mail_that_the_witness_does_not_have_yet_count(
 
 
 def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is_noted_again(
-    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     mailed(journal)
 
     with monkeypatch.context() as broken:
@@ -314,10 +307,9 @@ def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is
 
 
 def test_a_witness_may_be_further_behind_where_one_of_its_writes_had_failed(
-    running: tuple[Journal, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Journal, folder: Path
 ) -> None:
     """The power goes after the next commit, before the witness has it."""
-    journal, folder = running
     mailed(journal)
     with monkeypatch.context() as broken:
         broken.setattr(Slots, "write", refused_write)
@@ -332,10 +324,9 @@ def test_a_witness_may_be_further_behind_where_one_of_its_writes_had_failed(
 
 @pytest.mark.parametrize("noted_meanwhile", [False, True], ids=["alone", "an inbox record was noted"])
 def test_an_outbox_record_that_only_the_log_has_is_not_sent(
-    running: tuple[Journal, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_meanwhile: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_meanwhile: bool, journal: Journal, folder: Path
 ) -> None:
     """The checkpoint after it failed; with its log the number would go, and be given to another record."""
-    journal, folder = running
     made = OutboxEntry(1, b"record 1")
 
     def refuse(_rows: Rows) -> None:
@@ -358,8 +349,7 @@ def test_an_outbox_record_that_only_the_log_has_is_not_sent(
     again.close()
 
 
-def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Journal, Path]) -> None:
-    journal, folder = running
+def test_an_outbox_is_counted_where_no_number_of_it_is_right(journal: Journal, folder: Path) -> None:
     mailed(journal)
     before = journal.mail.position()
     journal.close()
@@ -371,9 +361,8 @@ def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Jour
 
 
 def test_a_sound_start_complains_of_nothing_and_writes_nothing_again(
-    running: tuple[Journal, Path], caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     mailed(journal)
     append(journal, "0")
     journal.close()
@@ -383,8 +372,9 @@ def test_a_sound_start_complains_of_nothing_and_writes_nothing_again(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: tuple[Journal, Path]) -> None:
-    journal, folder = running
+def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(
+    journal: Journal, folder: Path
+) -> None:
     mailed(journal)
     journal.close()
     changed(folder, "DELETE FROM outbox WHERE seq = 3")
@@ -395,9 +385,8 @@ def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: 
     again.close()
 
 
-def test_the_first_outbox_record_that_is_gone_halts(running: tuple[Journal, Path]) -> None:
+def test_the_first_outbox_record_that_is_gone_halts(journal: Journal, folder: Path) -> None:
     """Nothing was acknowledged yet, so the file has no number for that."""
-    journal, folder = running
     journal.mail.append(OutboxEntry(1, b"record 1"), "svc.device.report")
     journal.close()
     changed(folder, "DELETE FROM outbox")
@@ -406,8 +395,7 @@ def test_the_first_outbox_record_that_is_gone_halts(running: tuple[Journal, Path
     again.close()
 
 
-def test_a_halt_outlives_its_row(running: tuple[Journal, Path]) -> None:
-    journal, folder = running
+def test_a_halt_outlives_its_row(journal: Journal, folder: Path) -> None:
     journal.halt("the service knows more")
     journal.close()
     changed(folder, "DELETE FROM meta WHERE name = 'halted'")
@@ -417,9 +405,8 @@ def test_a_halt_outlives_its_row(running: tuple[Journal, Path]) -> None:
 
 
 def test_a_verdict_that_the_witness_does_not_take_is_not_said(
-    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
     append(journal, "0")
 
     with monkeypatch.context() as broken:
@@ -438,9 +425,8 @@ def test_a_verdict_that_the_witness_does_not_take_is_not_said(
 
 
 def test_a_verdict_that_was_not_said_is_never_given_and_goes_to_the_service_without_an_outcome(
-    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, journal: Journal, folder: Path
 ) -> None:
-    journal, folder = running
 
     with monkeypatch.context() as broken:
         broken.setattr(Slots, "write", refused_write)
