@@ -24,19 +24,29 @@ _LARGEST_SECRET_BYTES: Final = 64 * 1024
 """Far above any key or credential; the size of a file on a damaged card may be anything."""
 
 
-def write_synced(path: Path, data: bytes, *, mode: int) -> None:
+def write_synced(
+    path: Path | str,
+    data: bytes,
+    *,
+    mode: int,
+    within: int | None = None,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """Create `path` with these bytes on the disk, or not at all. Raises FileExistsError when it is already
-    there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    there. `within`: an open folder that `path` is in. `owner`: user and group of the file, from the first."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, mode, dir_fd=within)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)  # regardless of the umask
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             file.write(data)
             file.flush()
             os.fsync(descriptor)
     except BaseException:
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path, dir_fd=within)
         raise
 
 
@@ -68,23 +78,11 @@ def replace_named(path: Path, data: bytes, *, mode: int) -> None:
 
 def replace_within(opened: int, name: str, data: bytes, *, mode: int, user: int, group: int) -> None:
     """As `replace_synced`, for root where another user may exchange the folder: within the folder that is
-    open as `opened`. The file belongs to `user` and `group` from the first."""
+    open as `opened`, where the file belongs to `user` and `group`."""
     aside = name + ".partial"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(aside, dir_fd=opened)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(aside, flags, mode, dir_fd=opened)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            os.fchown(descriptor, user, group)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside, dir_fd=opened)
-        raise
+    write_synced(aside, data, mode=mode, within=opened, owner=(user, group))
     os.rename(aside, name, src_dir_fd=opened, dst_dir_fd=opened)
     os.fsync(opened)
 

@@ -33,7 +33,7 @@ def break_it(how: str) -> None:
             setattr(module, "sync_folder", lambda _folder: None)  # noqa: B010 - three modules, one name
     elif how == "no-sync-aside":
 
-        def write_unsynced(path: Path, data: bytes, *, mode: int) -> None:
+        def write_unsynced(path: Path | str, data: bytes, *, mode: int, **_: Any) -> None:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
 

@@ -145,7 +145,8 @@ class SqliteStore(CloudStore):
         seen = -1
         while True:
             try:
-                version = self._data_version()
+                with _as_unavailable():
+                    (version,) = self._connection.execute("PRAGMA data_version").fetchone()
                 if version != seen:
                     yield []
                     seen = version
@@ -157,11 +158,6 @@ class SqliteStore(CloudStore):
             except TimeoutError:
                 continue
             local.clear()
-
-    def _data_version(self) -> int:
-        """A number that changes when another connection, of this process or another, has committed."""
-        with _as_unavailable():
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 def _which(path: Path) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
@@ -56,16 +56,10 @@ class Crowd:
                 self._put(picture)
                 self._stop.wait(1 / FPS)
             self.shown += 1
-            self._pause(PAUSE_S)
-
-    def _pause(self, pause_s: float) -> None:
-        """Show the empty scene, and wait until the camera has seen it."""
-        self._until(time.monotonic() + pause_s, lambda: self._put(self._empty))
-
-    def _until(self, end_s: float, show: Callable[[], None]) -> None:
-        while time.monotonic() < end_s and not self._stop.is_set():
-            show()
-            self._stop.wait(1 / FPS)
+            end_s = time.monotonic() + PAUSE_S  # until the camera has seen the empty scene
+            while time.monotonic() < end_s and not self._stop.is_set():
+                self._put(self._empty)
+                self._stop.wait(1 / FPS)
 
     def _put(self, picture: bytes) -> None:
         if not self.stalled:
