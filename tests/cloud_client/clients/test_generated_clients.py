@@ -32,14 +32,10 @@ pytestmark = [
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Running]:
     """A server, whose document is in openapi.json of ``tmp_path``."""
-    server = start(tmp_path / "data", tmp_path / "server.log", None)
-    try:
+    with start(tmp_path / "data", tmp_path / "server.log", None) as server:
         document = httpx.get(f"{server.url}/v1/openapi.json", trust_env=False).raise_for_status().content
         (tmp_path / "openapi.json").write_bytes(document)
         yield server
-    finally:
-        server.process.kill()
-        server.process.communicate()
 
 
 def test_a_python_client_walks_the_journey(service: Running, tmp_path: Path) -> None:

@@ -37,13 +37,8 @@ def partner(tenant: Tenant) -> Partner:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    data, log = tmp_path / "data", tmp_path / "server.log"
-    server = start(data, log, new_database())
-    try:
+    with start(tmp_path / "data", tmp_path / "server.log", new_database()) as server:
         yield server
-    finally:
-        server.process.kill()
-        server.process.communicate()
 
 
 @pytest.fixture

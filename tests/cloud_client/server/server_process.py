@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -25,13 +25,20 @@ from tools.rig.bench.cloud_server import BenchDevice, enrolment_body
 
 @dataclass
 class Running:
-    """A server process and what talks to it."""
+    """A server process and what talks to it; as a context it is killed at the end."""
 
     data: Path
     process: subprocess.Popen[str]
     url: str
     log: Path
     database: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
 
     @property
     def where(self) -> list[str]:

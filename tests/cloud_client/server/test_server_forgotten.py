@@ -32,12 +32,8 @@ CPF = "52998224725"
 
 @pytest.fixture
 def journey(tmp_path: Path) -> Iterator["Journey"]:
-    running = start(tmp_path / "data", tmp_path / "server.log", None)
-    try:
+    with start(tmp_path / "data", tmp_path / "server.log", None) as running:
         yield Journey(running)
-    finally:
-        running.process.kill()
-        running.process.communicate()
 
 
 class Journey:

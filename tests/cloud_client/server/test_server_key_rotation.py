@@ -52,19 +52,10 @@ def served(data: Path, database: str | None) -> Running:
     return start(data, data.with_suffix(".log"), database, "--rate-scale", "1000")
 
 
-@contextmanager
-def ended(server: Running) -> Iterator[Running]:
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.communicate()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     database = None if request.param == "sqlite" else cluster().new_database()
-    with ended(served(tmp_path / "data", database)) as server:
+    with served(tmp_path / "data", database) as server:
         yield server
 
 
@@ -166,13 +157,13 @@ def test_an_erased_person_is_not_brought_back_and_a_second_rotation_follows(runn
 
 def test_servers_on_several_machines_get_the_next_key_before_it_is_used(tmp_path: Path) -> None:
     database, elsewhere = cluster().new_database(), tmp_path / "elsewhere"
-    with ended(served(tmp_path / "data", database)) as running:
+    with served(tmp_path / "data", database) as running:
         partner = Partner(running)
         partner.add()
         shutil.copytree(running.data / "secrets", elsewhere / "secrets")
-        with ended(served(elsewhere, database)) as other:
+        with served(elsewhere, database) as other:
             _rotate_on_one_of(running, other, partner)
-    with ended(served(elsewhere, database)) as other:
+    with served(elsewhere, database) as other:
         partner.http.base_url = httpx.URL(other.url)
         partner.check()
 
@@ -264,7 +255,7 @@ def test_the_key_moves_into_a_token_to_another_and_back(tmp_path: Path, token: s
         printed: dict[str, Any] = json.loads(done.stdout)
         return printed
 
-    with ended(served(data, None)) as running:
+    with served(data, None) as running:
         partner = Partner(running)
         partner.add()
         first = rotated(running, "--to", token.replace("NAME", "first"))
@@ -285,7 +276,7 @@ def test_the_key_moves_into_a_token_to_another_and_back(tmp_path: Path, token: s
         partner.check()
         partner.add()
     # A server that starts with the key in the token, and one that cannot reach it.
-    with ended(served(data, None)) as running:
+    with served(data, None) as running:
         partner.http.base_url = httpx.URL(running.url)
         partner.check()
         partner.add()
@@ -303,7 +294,7 @@ def test_the_key_moves_into_a_token_to_another_and_back(tmp_path: Path, token: s
 
 def test_a_server_without_its_token_does_not_start(tmp_path: Path, token: str) -> None:
     data = tmp_path / "data"
-    with ended(served(data, None)) as running:
+    with served(data, None) as running:
         assert command(running, "secret", "rotate", "--to", token.replace("NAME", "k")).returncode == 0
     pin = tmp_path / "tokens" / "pin"
     for content, told in (("9999", "token cannot be reached: PinIncorrect"), (None, "PIN of the key")):

@@ -69,12 +69,8 @@ def test_the_record_that_is_shown_for_the_outbox_comes_from_a_device() -> None:
 def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server without rate limits."""
     folder = tmp_path_factory.mktemp("generous")
-    server = start(folder / "data", folder / "server.log", None, "--rate-scale", "100000")
-    try:
+    with start(folder / "data", folder / "server.log", None, "--rate-scale", "100000") as server:
         yield server
-    finally:
-        server.process.kill()
-        server.process.communicate()
 
 
 def test_the_server_serves_this_document(generous: Running) -> None:

@@ -52,12 +52,8 @@ def servers(postgresql: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
     # Both at once: each finds an empty database and makes the tables, or waits for the other to have done it.
     with ThreadPoolExecutor(2) as threads:
         pair = list(threads.map(lambda name: start(folder / "data", folder / name, url), ("a.log", "b.log")))
-    try:
-        yield pair[0], pair[1]
-    finally:
-        for server in pair:
-            server.process.kill()
-            server.process.communicate()
+    with pair[0] as one, pair[1] as other:
+        yield one, other
 
 
 @pytest.fixture

@@ -150,8 +150,7 @@ def test_verdicts_wait_for_a_server_that_is_away(site: SimulatedSite, tmp_path: 
     away = [site.at_gate("pass", "--stranger"), site.at_gate("pass", "--spoof", "--lost-decision")]
     assert [made["delivered"] for made in away] == [False, False]
     port = running.url.rpartition(":")[2]
-    again = start(running.data, tmp_path / "again.log", running.database, "--port", port)
-    try:
+    with start(running.data, tmp_path / "again.log", running.database, "--port", port):
         site.at_gate("sync")
         told = site.office.get("/v1/verdict-changes").json()["data"]
         assert sorted((record["verdict_seq"], record["reconciliation"]) for record in told) == [
@@ -159,9 +158,6 @@ def test_verdicts_wait_for_a_server_that_is_away(site: SimulatedSite, tmp_path: 
             (2, "complete"),
             (3, "outcome_unknown"),
         ]
-    finally:
-        again.process.kill()
-        again.process.communicate()
 
 
 def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:

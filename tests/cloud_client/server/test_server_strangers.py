@@ -56,15 +56,11 @@ MIB = 2**20
 @contextmanager
 def served(tmp_path: Path, *more: str, files: tuple[int, int] | None = None) -> Iterator[Running]:
     """A server; it must end without a traceback, however it was treated."""
-    running = start(tmp_path / "data", tmp_path / "server.log", None, *more, files=files)
-    try:
+    with start(tmp_path / "data", tmp_path / "server.log", None, *more, files=files) as running:
         yield running
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(timeout=15) == 0
         assert "Traceback" not in running.log.read_text()
-    finally:
-        running.process.kill()
-        running.process.communicate()
 
 
 def _open(running: Running) -> socket.socket:
