@@ -1,12 +1,14 @@
 """What tests of several rooms begin with."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tools.kit.c_validator.driver import SANITIZERS, NoCompilerError, build
+from tools.rig.browser import Tab, browsing, find_chromium
 
 # A machine with other work stops a test for longer than an example takes.
 settings.register_profile("any machine", deadline=None)
@@ -23,3 +25,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except subprocess.CalledProcessError as error:
         pytest.fail(error.stderr)
     return path
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    with browsing(chromium) as tab:
+        yield tab

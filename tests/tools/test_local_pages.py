@@ -19,9 +19,8 @@ from tools.palmctl import pages
 from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
 from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
-from tools.rig.browser import browsing, find_chromium
+from tools.rig.browser import Tab
 
-CHROMIUM = find_chromium()
 STATIC = Path(pages.__file__).parent / "static"
 JPEG = b"\xff\xd8 a picture \xff\xd9"
 PICTURE = {"number": 7, "width": 640, "height": 480, "hand": None}
@@ -248,17 +247,14 @@ def test_both_languages_say_everything() -> None:
     assert all(text for words in WORDS.values() for text in words.values())
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_preview_that_is_refused_says_so_and_asks_once_a_second(page: LocalPage, core: Core) -> None:
+def test_a_preview_that_is_refused_says_so_and_asks_once_a_second(
+    page: LocalPage, core: Core, tab: Tab
+) -> None:
     """As on a device that is wiped while a technician looks."""
-    assert CHROMIUM is not None
     core.fault = IpcRefused("wiped", "this device is wiped")
-    with browsing(CHROMIUM) as tab:
-        tab.open(page.url)
-        until(lambda: core.frames_at_s[2:])
-        assert tab.value("document.getElementById('state').textContent") == (
-            "the core refuses, see palmctl status"
-        )
+    tab.open(page.url)
+    until(lambda: core.frames_at_s[2:])
+    assert tab.value("document.getElementById('state').textContent") == "the core refuses, see palmctl status"
     assert core.frames_at_s[2] - core.frames_at_s[0] > 1.9
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests import REPOSITORY
 from tests.palmctl import PALMCTL
 from tests.until import until
-from tools.rig.browser import Tab, browsing, find_chromium
+from tools.rig.browser import Tab
 from tools.rig.playground.run_file import (
     ABOUT_SOMEONE,
     ADVANCE_MS,
@@ -32,7 +32,6 @@ from tools.rig.playground.run_file import (
     write_run,
 )
 
-CHROMIUM = find_chromium()
 DIGEST = "0" * 64
 WITHIN_S = 120.0
 
@@ -146,14 +145,6 @@ def page() -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with browsing(CHROMIUM) as tab:
-        yield tab
 
 
 class Player:

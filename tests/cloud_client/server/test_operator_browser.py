@@ -9,26 +9,15 @@ import pytest
 
 from cloud_client.reference_server.web.admin import operator_page
 from tests.until import until
-from tools.rig.browser import Tab, browsing, find_chromium
+from tools.rig.browser import Tab
 from tools.rig.pictures.screenshots import PAGES, sign_in, staged_server
 
-CHROMIUM = find_chromium()
 STYLE = (Path(operator_page.__file__).parent / "static" / "admin.css").read_text()
 WIDTHS = (1280, 768, 360)
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with browsing(CHROMIUM) as tab:
-        yield tab
-
-
-@pytest.fixture(scope="module")
 def staged() -> Iterator[tuple[str, str]]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
     with staged_server() as staged:
         yield staged
 

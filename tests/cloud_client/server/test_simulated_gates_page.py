@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from tests.cloud_client.server.server_process import new_account, post
@@ -16,9 +15,8 @@ from tests.cloud_client.server.simulated_site import SimulatedSite
 from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.palmctl.main import main
-from tools.rig.browser import Tab, browsing, find_chromium
+from tools.rig.browser import Tab
 
-CHROMIUM = find_chromium()
 CPF = "52998224725"
 WITHIN_S = 30.0
 
@@ -91,12 +89,10 @@ class Developer:
         return status
 
 
-def test_every_button_does_what_its_command_does(site: SimulatedSite) -> None:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
+def test_every_button_does_what_its_command_does(site: SimulatedSite, tab: Tab) -> None:
     person = post(site.office, "/v1/subjects", {"external_ref": new_account(), "cpf": CPF}).json()
     first, second = site.session(person["subject_id"]), site.session()
-    with served(site) as url, browsing(CHROMIUM) as tab:
+    with served(site) as url:
         developer = Developer(tab, url)
         # Another gate, by the keyboard.
         tab.type_into("#device_id", "gate-9")
