@@ -52,9 +52,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
             db = Database(connection)
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             make_tables(db)
-            check = RowSeal(data_key, "journal").seal(
-                secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0
-            )
+            check = RowSeal(data_key).seal(secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0)
             facts = {"device_id": device_id, "verdict_kid": verdict_kid, "seal_check": check}
             db.table("meta").insert_all({"name": name, "value": value} for name, value in facts.items())
         descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,7 +72,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
 def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
     """Open and check; a journal as it was before is brought to this one. Raises JournalError."""
     _check_file(path)
-    seal = RowSeal(data_key, "journal")
+    seal = RowSeal(data_key)
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=2.0)
         try:

@@ -1,8 +1,8 @@
-"""Sealing of database rows: ChaCha20-Poly1305 under a key of the row's own database (RFC 8439).
+"""Sealing of the journal's rows: ChaCha20-Poly1305 under a key of their own (RFC 8439).
 
 The associated data names table, id and seq, so a sealed row opens only in its place: rows cannot be
 exchanged, moved to another table or renumbered. The key is derived from the device's data key by HKDF (RFC
-5869) with the database's name, so no two databases share one. Nonces are random.
+5869) with the journal's name, so no other database shares it. Nonces are random.
 
 ChaCha20 instead of AES-GCM, because small boards have no AES instructions.
 """
@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 _NONCE_BYTES = 12
+_INFO = b"palm-access row seal v1\x00journal"
 
 
 class SealBroken(Exception):
@@ -22,12 +23,11 @@ class SealBroken(Exception):
 
 
 class RowSeal:
-    """Seals and opens the rows of one database."""
+    """Seals and opens the rows of the journal."""
 
-    def __init__(self, data_key: bytes, database: str) -> None:
-        """`data_key`: the 32 bytes of the key store. `database`: a name that no other database uses."""
-        info = b"palm-access row seal v1\x00" + database.encode("utf-8")
-        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(data_key)
+    def __init__(self, data_key: bytes) -> None:
+        """`data_key`: the 32 bytes of the key store."""
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_INFO).derive(data_key)
         self._aead = ChaCha20Poly1305(key)
 
     def seal(self, plaintext: bytes, *, table: str, row_id: str, seq: int) -> bytes:

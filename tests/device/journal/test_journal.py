@@ -95,7 +95,7 @@ def test_a_txn_id_is_found_wherever_its_verdict_is(numbers: list[int], data: st.
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         db = Database(connection)
         make_tables(db)
-        rows = Rows(db, RowSeal(DATA_KEY, "journal"))
+        rows = Rows(db, RowSeal(DATA_KEY))
         beginnings = st.binary(min_size=4, max_size=4) | st.just(bytes(4))
         held = {data.draw(beginnings) + seq.to_bytes(12, "big"): seq for seq in numbers}
         db.table("verdicts").insert_all(

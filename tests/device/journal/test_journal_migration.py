@@ -43,7 +43,7 @@ def path(tmp_path: Path, keys: KeyStore) -> Path:
     """Its journal, with a decision that was wrong, and once more as one on an unheard-of request."""
     path = tmp_path / "state" / "journal.db"
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        seal = RowSeal(keys.data_key, "journal")
+        seal = RowSeal(keys.data_key)
         ref, seq, sealed = db.execute("SELECT ref, seq, sealed FROM answers LIMIT 1").fetchone()
         plain = seal.open(sealed, table="answers", row_id=ref, seq=seq)
         for row_id, number in ((ref, seq), ("0" * 64, None)):
@@ -57,7 +57,7 @@ def path(tmp_path: Path, keys: KeyStore) -> Path:
 
 def objects(path: Path, keys: KeyStore) -> list[Any]:
     """What version 3 holds, as signed."""
-    seal = RowSeal(keys.data_key, "journal")
+    seal = RowSeal(keys.data_key)
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (migration.FORMER,)
         return [

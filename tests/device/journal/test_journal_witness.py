@@ -156,12 +156,12 @@ def test_a_damaged_witness_alone_stops_nothing(
             edit(witness, lambda data: data[:5_000])
         case _:
             witness.unlink()
-            JournalWitness(folder / "journal.db", RowSeal(bytes(32), "journal")).close()
+            JournalWitness(folder / "journal.db", RowSeal(bytes(32))).close()
     again = open_journal(folder)
     assert not again.halted
     assert append(again, "after").seq == 4
     again.close()
-    kept = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
+    kept = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY))
     assert {3, 4} <= set(kept.verdicts)
     assert kept.verdicts[3].wrapper == stored[2].wrapper
     kept.close()
@@ -177,7 +177,7 @@ def test_a_witness_that_cannot_be_opened_is_named(journal: Journal, folder: Path
 
 @pytest.mark.parametrize(("slot", "left"), [(0, 3), (1, 2)])
 def test_a_torn_write_of_numbers_leaves_those_before(tmp_path: Path, slot: int, left: int) -> None:
-    path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY, "journal")
+    path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY)
     for turns in ((1,), (2, 3)):
         witness = JournalWitness(path, seal)
         for turn in turns:
@@ -266,7 +266,7 @@ def test_a_number_that_changed_in_the_file_is_put_right(
 def newest_turn(journal: Journal, folder: Path) -> int:
     """Closes the journal."""
     journal.close()
-    witness = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
+    witness = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY))
     witness.close()
     assert witness.numbers is not None
     return witness.numbers.turn

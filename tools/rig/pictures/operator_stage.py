@@ -19,10 +19,9 @@ _MIN: Final = 60 * _S
 _H: Final = 60 * _MIN
 _STATIONS: Final = ("airport", "central-n", "central-s", "harbour", "museum", "university")
 _STREAM_SEQ: Final = 4127
-_SCOPES: Final = ("subjects:read", "devices:read", "verdicts:read")
 
 
-def fill(tx: Tx, vault: Vault, now_ms: int, scopes: tuple[str, ...] = _SCOPES) -> str:
+def fill(tx: Tx, vault: Vault, now_ms: int) -> str:
     """Make a tenant with devices, verdicts, sessions and erasures; an API key for its test environment."""
     tenant_id = operator.create_tenant(tx, vault, "Porto Metro", now_ms)["tenant_id"]
     environment = Environment(tenant_id, livemode=False)
@@ -36,7 +35,8 @@ def fill(tx: Tx, vault: Vault, now_ms: int, scopes: tuple[str, ...] = _SCOPES) -
     _verdicts(tx, environment, now_ms, device_ids, chance)
     _sessions(tx, environment, now_ms, device_ids)
     _erasures(tx, environment, now_ms, device_ids)
-    key: str = operator.create_key(tx, environment, list(scopes), now_ms)["api_key"]
+    scopes = ["subjects:read", "devices:read", "verdicts:read"]
+    key: str = operator.create_key(tx, environment, scopes, now_ms)["api_key"]
     return key
 
 
