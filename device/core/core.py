@@ -83,12 +83,12 @@ class Core:
         if look.store_fault:
             # Before the gate gets the sighting, so that it abstains; `StoreWatch` clears the word.
             self.health.report(HealthWord.STORE_FAULT, look.store_fault)
+        if self.recognises:
+            self.health.clear(HealthWord.MODEL_FAULT)
         if self.enrolment.capturing:
             self.enrolment.look(look.for_enrolment())
             return
         look.drop()  # of an enrolment that has ended meanwhile
-        if self.recognises:
-            self.health.clear(HealthWord.MODEL_FAULT)
         self.gallery.look()  # as old as it is now: the check of every second waits where the disk is slow
         self.gate.sighted(look.sighting)
         self.passes.sighted(look.sighting)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from device.core.core import Core
+from device.health import HealthWord
 from device.values.recognition import PalmCapture, Sighting
 from device.vision.recognition import Interest, Look
 from link1.objects import Pad
@@ -24,6 +25,13 @@ def test_a_frame_is_judged_by_how_old_the_gallery_is_then(parts: dict[str, Any])
     parts["enrolment"].capturing = False
     Core(**parts).on_look(Look(Interest.PASSAGE, 1, Sighting(True, 5)))
     assert [name for name, _, _ in told.mock_calls] == ["age", "sighted"]
+
+
+@pytest.mark.parametrize("capturing", [True, False])
+def test_a_frame_that_is_examined_ends_the_fault(parts: dict[str, Any], capturing: bool) -> None:
+    parts["enrolment"].capturing = capturing
+    Core(**parts).on_look(Look(Interest.ENROLMENT if capturing else Interest.IDLE, 1, Sighting(False, 5)))
+    parts["health"].clear.assert_called_once_with(HealthWord.MODEL_FAULT)
 
 
 def test_while_an_enrolment_has_the_camera_the_gate_has_no_hand(parts: dict[str, Any]) -> None:
