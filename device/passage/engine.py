@@ -280,6 +280,8 @@ class TransactionEngine:
 
     def sighting(self, sighting: Sighting, now_ms: int) -> list[Effect]:
         """A frame's sighting. `hand_present` must not flicker: false means that the hand has left."""
+        if not self._conditions.camera:
+            return []  # the last frame of a camera that has failed meanwhile
         if not sighting.hand_present:
             return [*self._hand_left(now_ms), *self._guide(None, now_ms)]
         self._hand_present = True

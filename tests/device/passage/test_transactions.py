@@ -473,6 +473,7 @@ def test_after_a_camera_that_failed_a_hand_is_captured_from_the_beginning(bench:
     for _ in range(2):
         bench.see(good_sighting(score=0.1))
     bench.conditions(replace(ALL_WELL, camera=False))
+    bench.see(good_sighting(score=0.1))  # its last frame, which was still being examined
     bench.wait(3_000)
     bench.conditions(ALL_WELL)
     assert not verdicts(bench.see(poor_sighting()))
