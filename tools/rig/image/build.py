@@ -182,12 +182,9 @@ def _boot_partition(root: Path, folder: Path, machine: _Machine) -> Path:
 
 def _root_mib(root: Path) -> int:
     """Room for what is there, with a tenth for the file system's own."""
-    inodes = {(status.st_dev, status.st_ino): status.st_blocks for status in _statuses(root)}
+    statuses = (path.lstat() for path in root.rglob("*"))
+    inodes = {(status.st_dev, status.st_ino): status.st_blocks for status in statuses}
     return int(sum(inodes.values()) * SECTOR * 1.1 / MIB) + 64
-
-
-def _statuses(root: Path) -> list[os.stat_result]:
-    return [path.lstat() for path in root.rglob("*")]
 
 
 def _ext4(tree: Path, label: str, mib: int) -> Path:

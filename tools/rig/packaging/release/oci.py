@@ -106,7 +106,7 @@ class ContainerImage:
 
 def write_image(image: ContainerImage, layers: Sequence[Layer], out: Path) -> None:
     """Write the archive `out`."""
-    created = _rfc3339(image.epoch)
+    created = datetime.fromtimestamp(image.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     config = _json(
         {
             "architecture": image.arch,
@@ -178,7 +178,3 @@ def _described(kind: str, data: bytes) -> dict[str, object]:
 
 def _blob(digest: str) -> str:
     return f"blobs/sha256/{digest}"
-
-
-def _rfc3339(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
