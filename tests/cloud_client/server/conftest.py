@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_client.server.server_database import new_database
-from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant
 from tests.cloud_client.server.server_process import Running, start
 from tests.cloud_client.server.simulated_site import SimulatedSite
 
@@ -33,6 +33,11 @@ def tenant(cloud: Cloud) -> Tenant:
 @pytest.fixture
 def partner(tenant: Tenant) -> Partner:
     return tenant.partner()
+
+
+@pytest.fixture
+def device(tenant: Tenant) -> SimDevice:
+    return tenant.device()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
 from tests.cloud_client.server.rollout_harness import report
 from tests.cloud_client.server.server_database import ENGINE
-from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision, vector
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Running
 
 ORIGIN = "http://127.0.0.1:8711"
@@ -387,8 +387,7 @@ def test_a_device_that_reports_that_it_serves_no_one_needs_a_look(desk: Desk, te
     assert "None: every active device is in touch" in desk.page("/operator")
 
 
-def test_pages_follow_one_another(desk: Desk, tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_pages_follow_one_another(desk: Desk, device: SimDevice, partner: Partner) -> None:
     device.upload(*({"signed_verdict": device.verdict()} for _ in range(60)))
     desk.sign_in(partner.api_key)
     first, second = desk.page("/operator/verdicts"), desk.page("/operator/verdicts?page=2")

@@ -116,11 +116,6 @@ def root(cloud: Cloud, at: datetime) -> Maker:
     return made
 
 
-@pytest.fixture
-def device(tenant: Tenant) -> SimDevice:
-    return tenant.device()
-
-
 def message_of(device: SimDevice) -> bytes:
     """What a leaf signs for this device now."""
     status = device.get("/v1/devices/self/status")["device_status_obj"]

@@ -185,9 +185,8 @@ def test_revocation_wipe_and_readmission(tenant: Tenant, partner: Partner) -> No
 
 
 def test_a_revoked_device_that_never_answers_is_locked_out_in_the_end(
-    tenant: Tenant, partner: Partner
+    tenant: Tenant, device: SimDevice, partner: Partner
 ) -> None:
-    device = tenant.device()
     partner.post("/v1/devices/gate-1/revoke", {"reason": "other"}, 200)
     tenant.cloud.clock.forward(s=90 * 24 * 3600)
     assert code_of(device.send("GET", "/v1/devices/self/status")) == "unauthenticated"
@@ -213,8 +212,7 @@ def test_a_totem_has_no_gallery(tenant: Tenant) -> None:
         assert code_of(totem.send("GET", path)) == "forbidden"
 
 
-def test_attestation(tenant: Tenant) -> None:
-    device = tenant.device()
+def test_attestation(device: SimDevice) -> None:
     assert device.post("/v1/devices/attest", {"level": "none", "evidence": None}) == {
         "trust": {"attest_level": "none", "verified": False}
     }
@@ -222,8 +220,7 @@ def test_attestation(tenant: Tenant) -> None:
     assert code_of(x509) == "validation_failed"
 
 
-def test_device_requests_are_refused_alike(tenant: Tenant) -> None:
-    device = tenant.device()
+def test_device_requests_are_refused_alike(tenant: Tenant, device: SimDevice) -> None:
     good = device.signed("GET", "/v1/devices/self/status", "", None)
     bad = [
         {},

@@ -20,15 +20,22 @@ from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import connect_store
 from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import everything_in, on_sqlite
-from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, Tenant, code_of, vector
+from tests.cloud_client.server.server_harness import (
+    MODEL_ID,
+    Cloud,
+    Partner,
+    SimDevice,
+    Tenant,
+    code_of,
+    vector,
+)
 from tests.cloud_client.server.test_server_lists import Noted
 from tools.cloud.command import cloud as command
 
 T = TypeVar("T")
 
 
-def test_a_short_code_stands_for_the_token(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_a_short_code_stands_for_the_token(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     session = partner.session(partner.person()["subject_id"], hands_required=["R"])
     assert session["qr_payload"] == f"SVC1:ENR:{session['session_id']}:{session['token']}"
     typed = session["short_code"].lower().replace("-", "").replace("0", "o").replace("1", "l")
@@ -67,8 +74,7 @@ def test_a_session_that_was_shown_as_expired_stays_so(tenant: Tenant, partner: P
     assert statuses() == ["expired", "expired"]
 
 
-def test_sessions_end_in_every_way(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_sessions_end_in_every_way(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     subject_id = partner.person()["subject_id"]
     first, second = partner.session(subject_id), partner.session(subject_id)
     assert partner.get(f"/v1/enrollment-sessions/{first['session_id']}")["status"] == "cancelled"
@@ -99,9 +105,8 @@ def test_sessions_end_in_every_way(tenant: Tenant, partner: Partner) -> None:
     ],
 )
 def test_enrolments_that_are_refused(
-    tenant: Tenant, partner: Partner, change: dict[str, object], code: str
+    device: SimDevice, partner: Partner, change: dict[str, object], code: str
 ) -> None:
-    device = tenant.device()
     session = partner.session(partner.person()["subject_id"])
     body = device.enrolment(session["token"], {"L": vector(1), "R": vector(2)}) | change
     assert code_of(device.send("POST", "/v1/enrollments", body)) == code
@@ -111,8 +116,7 @@ def test_enrolments_that_are_refused(
 @pytest.mark.parametrize(
     "hands", [{"L": vector(1)}, {"L": vector(1), "R": bytes(2048)}, {"L": b"", "R": b""}]
 )
-def test_other_palms_than_asked_for(tenant: Tenant, partner: Partner, hands: dict[str, bytes]) -> None:
-    device = tenant.device()
+def test_other_palms_than_asked_for(device: SimDevice, partner: Partner, hands: dict[str, bytes]) -> None:
     session = partner.session(partner.person()["subject_id"])
     response = device.send("POST", "/v1/enrollments", device.enrolment(session["token"], hands))
     assert code_of(response) == "validation_failed"
@@ -134,8 +138,9 @@ def test_a_session_for_one_device(tenant: Tenant, partner: Partner) -> None:
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_a_palm_that_resembles_another_persons(tenant: Tenant, partner: Partner, approved: bool) -> None:
-    device = tenant.device()
+def test_a_palm_that_resembles_another_persons(
+    tenant: Tenant, device: SimDevice, partner: Partner, approved: bool
+) -> None:
     device.enrol(partner, partner.person()["subject_id"], seed=1)
     twin = partner.person()["subject_id"]
     session = partner.session(twin)
@@ -157,8 +162,9 @@ def test_a_palm_that_resembles_another_persons(tenant: Tenant, partner: Partner,
     assert partner.get(f"/v1/subjects/{twin}")["status"] == expected
 
 
-def test_consent_given_again_counts_although_the_palms_are_held(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_consent_given_again_counts_although_the_palms_are_held(
+    tenant: Tenant, device: SimDevice, partner: Partner
+) -> None:
     device.enrol(partner, partner.person()["subject_id"], seed=1)
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id, seed=20)

@@ -36,8 +36,7 @@ def keys_of(cloud: Cloud) -> dict[str, PublicKey]:
     return {key["kid"]: PublicKey.from_b64(key["pub_b64"]) for key in listed}
 
 
-def test_enrolling_again_replaces_the_palms(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_enrolling_again_replaces_the_palms(device: SimDevice, partner: Partner) -> None:
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id, seed=1)
     device.enrol(partner, subject_id, seed=2)
@@ -70,8 +69,7 @@ def snapshot_pages(device: SimDevice, first: httpx.Response) -> list[bytes]:
     return pages
 
 
-def test_a_snapshot_is_one_state_under_writes(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_a_snapshot_is_one_state_under_writes(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     fill(tenant, partner, 104)
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id, seed=1)
@@ -105,8 +103,7 @@ def test_a_hash_of_a_gallery_that_has_moved_opens_nothing(tenant: Tenant, partne
     assert device.get("/v1/gallery/snapshot")["head"]["head_obj"]["state"] == now.state.hex()
 
 
-def test_an_erasure_ends_open_snapshots(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_an_erasure_ends_open_snapshots(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     fill(tenant, partner, 101)
     cursor = device.get("/v1/gallery/snapshot")["next_cursor"]
     target = f"/v1/gallery/snapshot?cursor={cursor}"
@@ -149,8 +146,9 @@ def test_an_erasure_that_is_complete_stays_so(own_cloud: Cloud) -> None:
     assert how_far() == ("complete", 2, 2, 0, [])
 
 
-def test_the_chain_holds_through_pages_and_compaction(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_the_chain_holds_through_pages_and_compaction(
+    tenant: Tenant, device: SimDevice, partner: Partner
+) -> None:
     people = [partner.person()["subject_id"] for _ in range(4)]
     for number, subject_id in enumerate(people):
         device.enrol(partner, subject_id, seed=number + 1)
@@ -180,16 +178,14 @@ def test_bad_delta_queries(tenant: Tenant, query: str) -> None:
     assert code_of(tenant.device().send("GET", f"/v1/gallery/deltas?{query}")) == "invalid_request"
 
 
-def test_an_acknowledgement_never_falls(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_an_acknowledgement_never_falls(device: SimDevice, partner: Partner) -> None:
     device.enrol(partner, partner.person()["subject_id"])
     for after_seq in (2, 1):
         device.get(f"/v1/gallery/deltas?epoch=1&after_seq={after_seq}")
         assert partner.get("/v1/devices")["data"][0]["gallery"]["seq"] == 2
 
 
-def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id)
     environment = tenant.environment("test")
@@ -279,8 +275,7 @@ def test_an_epoch_of_another_model_begins_empty_for_good(own_cloud: Cloud) -> No
     assert (shown(), stored()) == ((3, 2, 2), [2, 3])
 
 
-def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant) -> None:
-    device = tenant.device()
+def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant, device: SimDevice) -> None:
     before = device.get("/v1/gallery/snapshot")["head"]["signer_kid"]
     made = tenant.cloud.operate(lambda tx, vault, now: operator.rotate_signer(tx, vault, "gallery", 60, now))
     assert {before, made["kid"]} <= set(keys_of(tenant.cloud))
@@ -290,9 +285,8 @@ def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant) -> None:
     assert before in keys_of(tenant.cloud)
 
 
-def test_a_real_gallery_follows(tenant: Tenant, partner: Partner, tmp_path: Path) -> None:
+def test_a_real_gallery_follows(tenant: Tenant, device: SimDevice, partner: Partner, tmp_path: Path) -> None:
     """Snapshot, deltas, suspension and erasure, taken by what runs in the device."""
-    device = tenant.device()
     fill(tenant, partner, 101)
     cloud = tenant.cloud
     gallery = Gallery(

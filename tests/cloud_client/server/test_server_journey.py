@@ -108,8 +108,7 @@ def test_the_other_environment_is_told_so(tenant: Tenant, partner: Partner) -> N
     assert (response.status_code, response.json()["code"]) == (403, "livemode_mismatch")
 
 
-def test_a_replayed_request_of_a_device_is_refused(tenant: Tenant) -> None:
-    device: SimDevice = tenant.device()
+def test_a_replayed_request_of_a_device_is_refused(device: SimDevice) -> None:
     headers = device.signed("GET", "/v1/devices/self/status", "", None)
     first = device.cloud.send("GET", "/v1/devices/self/status", headers=headers)
     again = device.cloud.send("GET", "/v1/devices/self/status", headers=headers)

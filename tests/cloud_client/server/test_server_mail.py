@@ -23,11 +23,6 @@ RECEIPT = "svc.post.receipt"
 
 
 @pytest.fixture
-def device(tenant: Tenant) -> SimDevice:
-    return tenant.device()
-
-
-@pytest.fixture
 def mail(device: SimDevice) -> Mailbox:
     return Mailbox(device)
 

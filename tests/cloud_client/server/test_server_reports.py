@@ -36,11 +36,6 @@ def listed(partner: Partner) -> Any:
     return found
 
 
-@pytest.fixture
-def device(tenant: Tenant) -> SimDevice:
-    return tenant.device()
-
-
 def test_a_report_is_shown(device: SimDevice, partner: Partner) -> None:
     assert shown(device)["report"] is None
     assert (shown(device)["received_at_ms"], shown(device)["counters"]) == (None, {})

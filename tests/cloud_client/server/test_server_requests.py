@@ -15,7 +15,7 @@ from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.ops.serve import ServeOptions
 from cloud_client.reference_server.web.api.openapi import codes_of
 from cloud_client.reference_server.web.api.operations import OPERATIONS
-from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 BODY = {"external_ref": "p-1"}
 
@@ -91,8 +91,7 @@ def test_a_revoked_key_is_refused_at_once(tenant: Tenant, partner: Partner) -> N
     assert partner.send("GET", "/v1/subjects").status_code == 401
 
 
-def test_partner_and_device_credentials_do_not_mix(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_partner_and_device_credentials_do_not_mix(device: SimDevice, partner: Partner) -> None:
     assert partner.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=0").status_code == 401
     assert device.send("GET", "/v1/subjects").status_code == 401
 

@@ -170,8 +170,7 @@ def test_a_release_below_what_ran_or_failed_is_not_offered(tenant: Tenant) -> No
     assert offer_of(device) == []
 
 
-def test_the_newest_of_each_kind(tenant: Tenant) -> None:
-    device = tenant.device()
+def test_the_newest_of_each_kind(tenant: Tenant, device: SimDevice) -> None:
     old, new, model = Rolled(tenant), Rolled(tenant), Rolled(tenant, "model")
     old.start()
     with pytest.raises(OperatorError, match="one app at a time"):

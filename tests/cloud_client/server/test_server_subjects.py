@@ -12,7 +12,7 @@ from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.retention import sweep
 from cloud_client.reference_server.web.api import idempotency
-from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 CPF = "52998224725"
 EVIDENCE = {
@@ -261,8 +261,7 @@ def test_erasing_and_idempotency(partner: Partner) -> None:
     assert again.json()["subject_id"] != subject_id
 
 
-def test_blocking(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_blocking(tenant: Tenant, device: SimDevice, partner: Partner) -> None:
     person = partner.person()
     subject_id = person["subject_id"]
     device.enrol(partner, subject_id)
@@ -298,8 +297,7 @@ def test_a_reason_that_partners_must_not_be_shown(tenant: Tenant, partner: Partn
     assert partner.get(f"/v1/subjects/{subject_id}")["block"] is None
 
 
-def test_revoking_identification_suspends_and_granting_resumes(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_revoking_identification_suspends_and_granting_resumes(device: SimDevice, partner: Partner) -> None:
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id)
     path = f"/v1/subjects/{subject_id}/consents"
@@ -313,8 +311,7 @@ def test_revoking_identification_suspends_and_granting_resumes(tenant: Tenant, p
     assert partner.get(f"/v1/subjects/{subject_id}")["block"] is None
 
 
-def test_revoking_enrollment_destroys_the_templates(tenant: Tenant, partner: Partner) -> None:
-    device = tenant.device()
+def test_revoking_enrollment_destroys_the_templates(device: SimDevice, partner: Partner) -> None:
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id)
     partner.delete(f"/v1/subjects/{subject_id}/consents/enrollment")
