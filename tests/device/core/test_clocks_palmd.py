@@ -19,7 +19,7 @@ from device.updates.manifest import Offer
 from device.updates.state import SHIPPED, ModelSlot, UpdateState
 from device.updates.store import UpdateStore
 from models.manifest import load_manifest, shipped_model_dir
-from tests.device.whole_device import Device, known_people, make_device, until
+from tests.device.whole_device import Device, known_people, until
 from tools.cloud.pack_release import republish
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
@@ -94,8 +94,7 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted(tmp_path: Path) -> Iterator[Scripted]:
-    device = make_device(tmp_path)
+def scripted(device: Device, tmp_path: Path) -> Iterator[Scripted]:
     with PtyPair() as pair:
         (tmp_path / "cable").symlink_to(pair.left)
         yield Scripted(device)

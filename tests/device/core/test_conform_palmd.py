@@ -9,7 +9,7 @@ import pytest
 
 from link1.canonical import b64_encode
 from link1.envelope import Role
-from tests.device.whole_device import CAMERA_FPS, Device, make_device, pictures
+from tests.device.whole_device import CAMERA_FPS, Device, pictures
 from tools.kit.conform.command import conform
 from tools.kit.conform.end_under_test import Setup
 from tools.kit.conform.rules import RuleFinding, RuleResult
@@ -58,9 +58,8 @@ class FilmHand:
     "every", [pytest.param(4, id="share"), pytest.param(1, id="whole", marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(180)
-def test_our_own_daemon_passes(tmp_path: Path, every: int) -> None:
+def test_our_own_daemon_passes(device: Device, tmp_path: Path, every: int) -> None:
     """Every fourth rule, or all of them."""
-    device = make_device(tmp_path)
     key_file = tmp_path / "dbd.key"
     key_file.write_text(b64_encode(device.board.validator_key.seed))
     setup = Setup(

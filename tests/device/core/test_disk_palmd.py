@@ -94,8 +94,7 @@ def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
             asyncio.run(story(device.plug(pair)))
 
 
-def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
-    device = make_device(tmp_path)
+def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -> None:
     gate = Gate(device)
 
     def refuse(how: str) -> None:
@@ -121,8 +120,7 @@ def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
         asyncio.run(story(device.plug(pair)))
 
 
-def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(tmp_path: Path) -> None:
-    device = make_device(tmp_path)
+def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(device: Device) -> None:
     gate = Gate(device)
 
     async def story(port: str, process: "subprocess.Popen[str]") -> str:
@@ -147,8 +145,9 @@ async def serves_again(device: Device, gate: Gate, port: str) -> None:
         await gate.passes(validator)
 
 
-def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(tmp_path: Path) -> None:
-    device = make_device(tmp_path)
+def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(
+    device: Device, tmp_path: Path
+) -> None:
     gate, folder = Gate(device), tmp_path / "state/gallery"
     aside = folder.with_name("aside")
 
@@ -167,9 +166,8 @@ def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(tmp_path:
             asyncio.run(story(port))
 
 
-def test_a_signal_while_it_begins_again_ends_it(tmp_path: Path) -> None:
+def test_a_signal_while_it_begins_again_ends_it(device: Device, tmp_path: Path) -> None:
     """systemd sends one, and kills what goes on a minute and a half later."""
-    device = make_device(tmp_path)
     folder = tmp_path / "state/gallery"
     aside = folder.with_name("aside")
     # The same daemon, which looks for its gallery more often, and gets the signal at its last steps.
@@ -193,9 +191,8 @@ raise SystemExit(main.main())
         assert process.wait(WITHIN_S) == 0
 
 
-def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
+def test_a_gallery_whose_rows_are_damaged(device: Device, tmp_path: Path) -> None:
     """What cannot be scored exactly is not answered: NOT_READY, for as long as the rows do not open."""
-    device = make_device(tmp_path)
     gate = Gate(device)
     file = tmp_path / "state" / "gallery" / "gallery.db"
     whole = file.read_bytes()

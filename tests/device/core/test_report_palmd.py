@@ -4,10 +4,7 @@ import asyncio
 import json
 import re
 import socket
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from device.mail.outbox import OutboxType
 from link1.objects import VerdictResult
@@ -19,7 +16,6 @@ from tests.device.whole_device import (
     Validator,
     answered,
     ask_carrier,
-    make_device,
     pictures,
     validator_at,
 )
@@ -51,11 +47,6 @@ COUNTER = re.compile(
 )
 BOOT_ID = re.compile(r"[0-9a-f]{32}")
 STRANGER = 77
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
 
 
 async def reported(device: Device, wait_ms: int = 0) -> dict[str, Any]:
