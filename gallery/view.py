@@ -1,7 +1,7 @@
 """What readers of the gallery see, and how it is made from the disk: at a start, and at a switch."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,13 +84,9 @@ def peek(folder: Path, data_key: bytes) -> tuple[int, str | None, HeldTime] | No
     with suppress(OSError):  # a folder that may not be looked into: opening the store says why
         if not (folder / FILE_NAME).exists():
             return None
-    store = Store(folder, Sealer(data_key))
-    try:
-        with store.guarded():
-            obj = store.state("held")
-            if obj is None:
-                return None
-            held = store.witness.brought_up(Held.from_obj(obj))
-            return held.position.epoch, store.first_model(held.generation), held.time
-    finally:
-        store.close()
+    with closing(Store(folder, Sealer(data_key))) as store, store.guarded():
+        obj = store.state("held")
+        if obj is None:
+            return None
+        held = store.witness.brought_up(Held.from_obj(obj))
+        return held.position.epoch, store.first_model(held.generation), held.time

@@ -6,6 +6,7 @@ import queue
 import ssl
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -150,13 +151,11 @@ def _reach(case: Case, cloud: CloudSection) -> Reached:
         else http.client.HTTPConnection(host, port, timeout=_WITHIN_S)
     )
     started_s = time.monotonic()
-    try:
+    with closing(connection):
         connection.connect()
         tls, days = _tls_of(connection, case.clock.wall_ms())
         connection.request("GET", "/v1/devices/self/status")
         server_time = connection.getresponse().getheader(SERVER_TIME_HEADER)
-    finally:
-        connection.close()
     took_ms = round((time.monotonic() - started_s) * 1000)
     return Reached(took_ms, tls, days, _ahead_ms(case.clock.wall_ms(), server_time))
 

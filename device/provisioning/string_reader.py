@@ -9,6 +9,7 @@ the kernel ends it with its parent, process PARENT.
 import os
 import resource
 import sys
+from contextlib import closing
 
 from device.camera.source import open_camera
 from device.errors import CameraError
@@ -32,15 +33,12 @@ def main(source: str, fps: float, parent: int) -> str:
         raise CameraError("the command that asked for the code has ended")
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
-    camera = open_camera(source, fps, loop=True)
-    try:
+    with closing(open_camera(source, fps, loop=True)) as camera:
         while True:
             picture = camera.read()
             text = None if picture is None else read_qr(CameraFrame.from_pixels(picture))
             if text is not None and text.startswith(_PREFIXES):
                 return text
-    finally:
-        camera.close()
 
 
 if __name__ == "__main__":

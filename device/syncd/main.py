@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -78,7 +79,7 @@ async def carry(
 
 async def _run(task: tasks.SyncTask, context: tasks.SyncContext, core: tasks.CoreLine) -> None:
     backoff = Backoff(context.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
-    try:
+    with closing(core):
         while True:
             try:
                 delay_s = await task.step(core)
@@ -96,8 +97,6 @@ async def _run(task: tasks.SyncTask, context: tasks.SyncContext, core: tasks.Cor
             backoff.succeeded()
             if delay_s > 0:
                 await context.pause(delay_s)
-    finally:
-        core.close()
 
 
 async def http_key_of(core: tasks.CoreLine, chance: Random) -> SigningKey:
@@ -106,7 +105,7 @@ async def http_key_of(core: tasks.CoreLine, chance: Random) -> SigningKey:
     Raises IpcRefused when the key is destroyed.
     """
     backoff = Backoff(chance, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
-    try:
+    with closing(core):
         while True:
             try:
                 return SigningKey.from_seed((await core.call("http_key")).payload)
@@ -116,8 +115,6 @@ async def http_key_of(core: tasks.CoreLine, chance: Random) -> SigningKey:
                 if backoff.failures == 0:
                     _log.warning("%s", error)
                 await asyncio.sleep(backoff.failed())
-    finally:
-        core.close()
 
 
 async def _serve(address: ServerAddress, core_socket: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import chain, count, cycle, islice, repeat
@@ -335,12 +335,9 @@ async def ask_carrier(
     device: Device, op: str, payload: bytes = b"", **members: object
 ) -> tuple[dict[str, Any], bytes]:
     """What the core answers its carrier: header and payload."""
-    core = await IpcClient.connect(device.config.carrier_socket)
-    try:
+    with closing(await IpcClient.connect(device.config.carrier_socket)) as core:
         answer = await core.call(op, payload, timeout_s=WITHIN_S, **members)
         return answer.header, answer.payload
-    finally:
-        core.close()
 
 
 async def until(what: Callable[[], bool]) -> None:

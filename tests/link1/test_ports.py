@@ -8,7 +8,7 @@ import select
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,36 +167,29 @@ def test_a_port_that_goes_away_says_so(far: Far) -> None:
 def test_a_stalled_endpoint_ends_the_port_and_is_cleared_for_the_next(endpoint: int, tmp_path: Path) -> None:
     gadget = Gadget()
     bus = Bus(tmp_path, gadget)
-    port = bus.open(USB)
-    try:
+    with closing(bus.open(USB)) as port:
         gadget.stall(endpoint)
         with suppress(TransportError):  # where a stalled read has ended the port already
             port.write(b"to the gadget")
         assert readable(port)
         with pytest.raises(TransportError, match="Broken pipe"):
             port.read(1)
-    finally:
-        port.close()
     assert gadget.cleared == [endpoint]
     gadget.receive()
-    port = bus.open(USB)
-    try:
+    with closing(bus.open(USB)) as port:
         far = Far(port, gadget.send, gadget.receive, gadget.unplug)
         gadget.send(b"to the host")
         port.write(b"to the gadget")
         assert far.receive_exactly(13) == b"to the gadget"
         assert readable(port)
         assert port.read(100) == b"to the host"
-    finally:
-        port.close()
 
 
 @pytest.mark.parametrize("size", [1, PACKET - 1, PACKET, PACKET + 1, 3 * PACKET, 3 * PACKET + 5, 4_096])
 def test_packets_have_no_meaning_and_transfers_end(size: int, tmp_path: Path) -> None:
     """Full packets are ended by an empty one when they leave; what comes waits for none, and skips it."""
     gadget = Gadget()
-    port = Bus(tmp_path, gadget).open(USB)
-    try:
+    with closing(Bus(tmp_path, gadget).open(USB)) as port:
         far = Far(port, gadget.send, gadget.receive, gadget.unplug)
         data = bytes(index % 251 for index in range(size))
         assert port.write(data) == size
@@ -213,14 +206,11 @@ def test_packets_have_no_meaning_and_transfers_end(size: int, tmp_path: Path) ->
         gadget.send(b"after")
         assert readable(port)
         assert port.read(100) == b"after"
-    finally:
-        port.close()
 
 
 def test_what_is_not_read_is_left_with_the_gadget(tmp_path: Path) -> None:
     gadget = Gadget()
-    port = Bus(tmp_path, gadget).open(USB)
-    try:
+    with closing(Bus(tmp_path, gadget).open(USB)) as port:
         offered = 0
         while gadget.has_room(within_s=0.1):
             offered += gadget.send(bytes(1024))
@@ -230,19 +220,14 @@ def test_what_is_not_read_is_left_with_the_gadget(tmp_path: Path) -> None:
             assert readable(port)
             came += len(port.read(4096))
         assert came == offered
-    finally:
-        port.close()
 
 
 def test_an_idle_port_costs_nothing(tmp_path: Path) -> None:
     gadget = Gadget()
-    port = Bus(tmp_path, gadget).open(USB)
-    try:
+    with closing(Bus(tmp_path, gadget).open(USB)) as port:
         begun = time.process_time()
         assert not readable(port, 0.5)
         assert time.process_time() - begun < 0.1
-    finally:
-        port.close()
 
 
 def test_unplugged_and_plugged_in_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,11 @@ def test_the_page_comes_with_everything_that_keeps_others_out(page: LocalPage) -
 
 
 def test_a_page_that_listens_everywhere_is_still_for_this_machine(core: Core) -> None:
-    page = LocalPage(preview_routes(core), bind="0.0.0.0")
-    try:
+    with closing(LocalPage(preview_routes(core), bind="0.0.0.0")) as page:
         assert page.url.startswith(f"http://127.0.0.1:{page.port}/")
         assert ask(page, "frame").status == 200
         assert ask(page, "frame", Host=f"192.0.2.7:{page.port}").status == 421
         assert ask(page, "frame", token="x").status == 404
-    finally:
-        page.close()
 
 
 def test_the_preview_shows_every_component_of_the_quality_in_both_languages() -> None:
@@ -216,13 +214,10 @@ def test_what_is_no_code_and_a_core_of_another_version_are_not_understood(
 
 
 def test_an_old_address_is_good_for_nothing(core: Core) -> None:
-    page = LocalPage(preview_routes(core), lives_s=0.0)
-    try:
+    with closing(LocalPage(preview_routes(core), lives_s=0.0)) as page:
         assert ask(page, "frame").status == 410
         assert not page.alive
         assert core.asked == []
-    finally:
-        page.close()
 
 
 def test_a_page_that_was_closed_ends_unless_it_comes_back(

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,14 +32,10 @@ CONSENT: Final = EnrolmentShown("consent", consent=ConsentShown(HANDS, "v1", ("d
 @contextmanager
 def page_of(routes: dict[str, Answer]) -> Iterator[Tab]:
     assert CHROMIUM is not None
-    page = LocalPage(routes)
-    try:
-        with browsing(CHROMIUM) as tab:
-            tab.show(width=1280, height=800)
-            tab.open(page.url)
-            yield tab
-    finally:
-        page.close()
+    with closing(LocalPage(routes)) as page, browsing(CHROMIUM) as tab:
+        tab.show(width=1280, height=800)
+        tab.open(page.url)
+        yield tab
 
 
 class SlowScreen(Screen):

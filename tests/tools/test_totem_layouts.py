@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -86,14 +87,10 @@ def screen() -> Screen:
 @pytest.fixture
 def tab(screen: Screen) -> Iterator[Tab]:
     assert CHROMIUM is not None
-    page = LocalPage(totem_routes(screen))
-    try:
-        with browsing(CHROMIUM) as made:
-            made.show(width=PANELS[0][0], height=PANELS[0][1])
-            made.open(page.url)
-            yield made
-    finally:
-        page.close()
+    with closing(LocalPage(totem_routes(screen))) as page, browsing(CHROMIUM) as made:
+        made.show(width=PANELS[0][0], height=PANELS[0][1])
+        made.open(page.url)
+        yield made
 
 
 FAULTS: Final = (Path(__file__).parent / "totem_faults.js").read_text(encoding="utf-8")

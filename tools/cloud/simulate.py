@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,10 +194,8 @@ def page(
             what = f"port {port} cannot be used: {error.strerror}; try --port 0"
             raise click.ClickException(what) from error
         click.echo(json.dumps({"url": local.url}) if as_json else f"{local.url}\nCtrl-C ends it.")
-        try:
+        with closing(local):
             asyncio.run(shown.live())
-        finally:
-            local.close()
 
 
 @simulate.command("sync", cls=PrintingCommand)

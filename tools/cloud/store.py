@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,10 +111,8 @@ def opened_store(data: Path, database: str | None) -> Iterator[tuple["CloudStore
 
     now_ms = system_now_ms()
     store, vault = DataDirectory.of(data, database).open(now_ms)
-    try:
+    with closing(store):
         yield store, vault, now_ms
-    finally:
-        store.close()
 
 
 def environment_of(tenant: str, mode: str) -> "Environment":

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -100,11 +101,8 @@ class Cloud:
     def operate(self, work: Any) -> Any:
         """What ``palmctl cloud …`` does: one write transaction on the same store, from outside."""
         store, vault = self.data.open(self.clock.ms)
-        try:
-            with store.writing() as tx:
-                return work(tx, vault, self.clock.ms)
-        finally:
-            store.close()
+        with closing(store), store.writing() as tx:
+            return work(tx, vault, self.clock.ms)
 
     def new_tenant(self) -> "Tenant":
         made = self.operate(lambda tx, vault, now: operator.create_tenant(tx, vault, "acme", now))

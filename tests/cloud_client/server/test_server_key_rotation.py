@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,8 @@ class KilledRotation(BaseException):
 def opened(running: Running) -> Iterator[tuple[CloudStore, Vault]]:
     """Store and keys, as a command that has just been called has them."""
     store, vault = DataDirectory.of(running.data, running.database).open(system_now_ms())
-    try:
+    with closing(store):
         yield store, vault
-    finally:
-        store.close()
 
 
 def killed() -> None:

@@ -7,6 +7,7 @@ is then explained by the engine itself.
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,14 +85,11 @@ class Filled:
 
     async def _read_aside(self, work: Callable[[Tx], T]) -> T:
         store, _ = self.cloud.data.open(self.cloud.clock.ms)
-        try:
-            with store.reading() as tx:
-                noted = Noted(tx)
-                result = work(noted)
-                self.plans = [(sql, self._explained(tx, sql, params)) for sql, params in noted.asked]
-                return result
-        finally:
-            store.close()
+        with closing(store), store.reading() as tx:
+            noted = Noted(tx)
+            result = work(noted)
+            self.plans = [(sql, self._explained(tx, sql, params)) for sql, params in noted.asked]
+            return result
 
     def _explained(self, tx: Tx, sql: str, params: dict[str, Any]) -> list[Any]:
         if self.engine == "sqlite":

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,8 @@ def opened(mail: Mailbox, kind: Kind, body: JsonObject) -> JsonObject:
 def set_config(tenant: Tenant, **changes: Any) -> Any:
     environment = tenant.environment("test")
     store, vault = tenant.cloud.data.open(tenant.cloud.clock.ms)
-    try:
+    with closing(store):
         return mail_send.set_config(store, vault, environment, changes, tenant.cloud.clock.ms)
-    finally:
-        store.close()
 
 
 BUNDLE = {

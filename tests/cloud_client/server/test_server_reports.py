@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -135,8 +136,7 @@ def test_a_report_has_8_kib(device: SimDevice) -> None:
 
 
 def test_one_in_five_seconds_after_a_burst_of_six(tmp_path: Any) -> None:
-    cloud = Cloud(tmp_path / "data", rate_scale=1.0)
-    try:
+    with closing(Cloud(tmp_path / "data", rate_scale=1.0)) as cloud:
         tenant = cloud.new_tenant()
         device, other = tenant.device(), tenant.device("gate-2")
         cloud.clock.forward(s=60)
@@ -146,8 +146,6 @@ def test_one_in_five_seconds_after_a_burst_of_six(tmp_path: Any) -> None:
         cloud.clock.forward(s=5)
         answers = [device.send("POST", PATH, report()).status_code for _ in range(2)]
         assert answers == [204, 429]
-    finally:
-        cloud.close()
 
 
 def test_only_the_newest_key_is_remembered(device: SimDevice) -> None:

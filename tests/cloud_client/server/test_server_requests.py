@@ -1,6 +1,7 @@
 """What is the same for every route: order of checks, credentials, headers, bodies, queries, limits."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -269,8 +270,7 @@ def test_bad_queries(partner: Partner, query: str) -> None:
 
 
 def test_rate_limits_tell_and_hold(tmp_path_factory: pytest.TempPathFactory) -> None:
-    cloud = Cloud(tmp_path_factory.mktemp("rates"), rate_scale=1)
-    try:
+    with closing(Cloud(tmp_path_factory.mktemp("rates"), rate_scale=1)) as cloud:
         partner = cloud.new_tenant().partner()
         first = partner.send("GET", "/v1/subjects")
         assert first.headers["ratelimit-limit"] == "200"
@@ -287,8 +287,6 @@ def test_rate_limits_tell_and_hold(tmp_path_factory: pytest.TempPathFactory) -> 
         session = partner.send("POST", "/v1/enrollment-sessions", {"subject_id": person["subject_id"]})
         # The key's writes (38 of 40 left) are tighter than the tenant's sessions (59 of 60).
         assert session.headers["ratelimit-limit"] == "40"
-    finally:
-        cloud.close()
 
 
 @pytest.mark.parametrize(
@@ -310,11 +308,9 @@ def test_strangers_are_limited_by_the_addresses_of_one_host(
         async with httpx.AsyncClient(transport=transport, base_url="http://cloud.test") as client:
             return [(await client.get("/problems")).status_code for _ in range(125)]
 
-    try:
+    with closing(cloud):
         answers = [status for address in addresses for status in cloud.run(ask(address))]
         assert answers == [200] * granted + [429] * (250 - granted)
-    finally:
-        cloud.close()
 
 
 @pytest.mark.parametrize(
@@ -330,27 +326,21 @@ def test_strangers_are_limited_by_the_addresses_of_one_host(
 def test_strangers_behind_a_proxy_are_limited_one_by_one(
     tmp_path: Path, forwarded: list[str], behind_tls_proxy: bool, granted: int
 ) -> None:
-    cloud = Cloud(tmp_path, rate_scale=1, behind_tls_proxy=behind_tls_proxy)
-    try:
+    with closing(Cloud(tmp_path, rate_scale=1, behind_tls_proxy=behind_tls_proxy)) as cloud:
         answers = [
             cloud.send("GET", "/v1/keys", headers={"X-Forwarded-For": addresses}).status_code
             for addresses in forwarded
             for _ in range(125)
         ]
         assert answers == [200] * granted + [429] * (250 - granted)
-    finally:
-        cloud.close()
 
 
 def test_the_dearest_request_fits_the_least_limits(tmp_path: Path) -> None:
     ServeOptions(DataDirectory.of(tmp_path), rate_scale=0.25).check()
-    cloud = Cloud(tmp_path, rate_scale=0.25)
-    try:
+    with closing(Cloud(tmp_path, rate_scale=0.25)) as cloud:
         device = cloud.new_tenant().device()
         cloud.clock.forward(s=60)
         assert device.get("/v1/gallery/snapshot")["data"] == []
-    finally:
-        cloud.close()
 
 
 def test_signing_keys_can_be_cached(cloud: Cloud) -> None:

@@ -1,5 +1,6 @@
 """Releases that go out in waves: who is offered what, when the next wave opens, and what halts it."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -94,16 +95,13 @@ def test_neither_route_takes_a_query(tenant: Tenant) -> None:
 
 
 def test_a_chunk_costs_a_fifth_of_a_request(tmp_path: Any) -> None:
-    cloud = Cloud(tmp_path / "data", rate_scale=1.0)
-    try:
+    with closing(Cloud(tmp_path / "data", rate_scale=1.0)) as cloud:
         tenant = cloud.new_tenant()
         device, rolled = tenant.device(), Rolled(tenant)
         rolled.start()
         cloud.clock.forward(s=60)
         answers = [device.send("GET", chunk_path(rolled)).status_code for _ in range(103)]
         assert answers == [200] * 100 + [429] * 3
-    finally:
-        cloud.close()
 
 
 def test_others_get_nothing(tenant: Tenant, cloud: Cloud) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,16 +43,13 @@ def reading(store: CloudStore, work: Callable[[Tx], T]) -> T:
 
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    store = open_store(tmp_path / "cloud.db")
-    try:
+    with closing(open_store(tmp_path / "cloud.db")) as store:
         store.write(lambda tx: tx.run(INSERT, nonce="a"))
         assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
             "cloud.db": 0o600,
             "cloud.db-wal": 0o600,
             "cloud.db-shm": 0o600,
         }
-    finally:
-        store.close()
 
 
 def test_all_or_nothing(store: CloudStore) -> None:

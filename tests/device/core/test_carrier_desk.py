@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,11 +36,8 @@ class Carrier:
 def with_core(folder: Path, scenario: Callable[[Core, "Carrier"], Awaitable[None]], **setting: Any) -> None:
     async def whole() -> None:
         async with running_core(folder, **setting) as core:
-            client = await IpcClient.connect(core.socket)
-            try:
+            with closing(await IpcClient.connect(core.socket)) as client:
                 await scenario(core, Carrier(client))
-            finally:
-                client.close()
 
     run(whole)
 

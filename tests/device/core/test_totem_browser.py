@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -69,11 +70,8 @@ def test_a_person_enrols_with_a_keyboard_and_a_screen_reader(
         service.enrol = SILENCE
         person = Person(device)
         person.waits_until_ready()
-        page = LocalPage(totem_routes(partial(ask_core, device.config.totem_socket)))
-        try:
+        with closing(LocalPage(totem_routes(partial(ask_core, device.config.totem_socket)))) as page:
             enrol_there(tab, page, person, service)
-        finally:
-            page.close()
     assert tab.complaints() == []
 
 

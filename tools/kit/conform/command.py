@@ -5,6 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from link1.canonical import JsonObject
@@ -32,13 +33,11 @@ def conform(
     counters = counters_beside(key_file)
     cable = PortLine(lambda: open_port(port))
     tally: Counter[RuleResult] = Counter()
-    try:
+    with closing(cable):
         bench = make_bench(setup, cable, counters, wall_ms, os.urandom)
         for finding in run_rules(bench, rules):
             tally[finding.result] += 1
             report(finding)
-    finally:
-        cable.close()
     return tally
 
 

@@ -4,7 +4,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
@@ -187,10 +187,8 @@ def plain_loop(
                 found.append((time.perf_counter() - begun) * 1000)
         return found
 
-    try:
+    with closing(gallery):
         yield times_ms
-    finally:
-        gallery.close()
 
 
 def summary(figures: JsonObject) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import count, cycle, islice
 from pathlib import Path
 from threading import Event
@@ -122,14 +123,11 @@ def _bytes_a_template(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 async def _apply_snapshots(config: DeviceConfig, pages: Sequence[Path], applied: list[int]) -> None:
     """The same snapshot again and again, as fast as the core takes its pages from the carrier."""
-    client = await IpcClient.connect(config.carrier_socket)
-    try:
+    with closing(await IpcClient.connect(config.carrier_socket)) as client:
         for path in cycle(pages):
             page = await asyncio.to_thread(path.read_bytes)
             await client.call("gallery.snapshot", page, timeout_s=60)
             applied.append(len(page))
-    finally:
-        client.close()
 
 
 async def _write_updates(config: DeviceConfig, board: Board, written: list[dict[str, float]]) -> None:
