@@ -40,7 +40,7 @@ def test_both_boards_become_devices(tmp_path: Path) -> None:
         return printed
 
     done = 0
-    try:
+    with stage:
         serve_cloud(stage, service.folder, learned)
         for block in blocks_of(PAGE):
             for command in block.commands:
@@ -52,8 +52,6 @@ def test_both_boards_become_devices(tmp_path: Path) -> None:
                     ]
                     check_shown(shown, told_apart(learned, printed))
                     done += "provision" in command.text
-    finally:
-        stage.stop()
     assert done == 3
     first, second = (load_config(tmp_path / name / "device.toml") for name in ("online", "here"))
     assert first.cloud is not None and first.device.id == "gate-7-left"

@@ -24,8 +24,7 @@ def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
     keys = {"device.key": device, "dbd.key": validator}
     device_key = palmctl(*shown("dbd key", **keys))["pub_b64"]
     own_key = palmctl("dbd", "key", "--generate", "--key-file", validator)["pub_b64"]
-    stage = RunningPrograms(tmp_path)
-    try:
+    with RunningPrograms(tmp_path) as stage:
         pair = stage.start("pair", module("tools.palmctl.main", *shown("link pair"), "--json"))
         ends = pair.wait_line(lambda line: "device" in line, 20)
         words = shown("dbd simulate", PATH=ends["validator"], K=device_key, **keys)
@@ -33,8 +32,6 @@ def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
         words = shown("dbd conform --as-device", FIRST_PATH=ends["device"], YOUR_PUBLIC_KEY=own_key, **keys)
         played = [*PALMCTL, *words, "--only", "handshake", "--json"]
         done = subprocess.run(played, capture_output=True, text=True, timeout=100, check=False)
-    finally:
-        stage.stop()
     assert done.returncode == 0, done.stdout + done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) > 5

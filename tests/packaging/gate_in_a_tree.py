@@ -109,14 +109,11 @@ class Gate:
 def gate_in_a_tree(release: DebianRelease, name: str, folder: Path) -> Iterator[Gate]:
     """A booted tree without the package, a service outside, an empty view."""
     (folder / "logs").mkdir()
-    stage = RunningPrograms(folder / "logs")
-    try:
+    with RunningPrograms(folder / "logs") as stage:  # it ends after the tree, which ends what runs in it
         cloud = start_cloud(Narrator(as_json=False), folder, stage)
         with unpacked("amd64", release, name) as root, booted(root, release) as machine:
             empty = empty_scene(PLACE, 3, scene_seed=PLACE)
             yield Gate(machine, folder, stage, cloud, VirtualCamera(root / "srv/camera", empty, fps=FPS))
-    finally:
-        stage.stop()  # after the tree: what runs in there ends with it
 
 
 def begin_to_serve(gate: Gate) -> None:

@@ -85,12 +85,12 @@ def accepted(story: GateStory, camera: VirtualCamera, person: DemoPerson) -> dic
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
-    stage, narrator = RunningPrograms(tmp_path / "logs"), Narrator(as_json=True)
+    narrator = Narrator(as_json=True)
     (tmp_path / "logs").mkdir()
     shipped = load_manifest(shipped_model_dir())
     ana, bento = (enrol(open_embedder(shipped), seed)[:3] for seed in (0, 1))
     with ExitStack() as stack:
-        stack.callback(stage.stop)
+        stage = stack.enter_context(RunningPrograms(tmp_path / "logs"))
         camera = VirtualCamera(tmp_path / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(narrator, tmp_path, stage)
         device = start_device(narrator, stage, cloud, Site("palm-1", "gate-1", tmp_path, camera.source))

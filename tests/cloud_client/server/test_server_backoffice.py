@@ -79,17 +79,14 @@ class Reader:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_page_tells_the_truth(tmp_path: Path) -> None:
-    stage = RunningPrograms(tmp_path)
-    reader = Reader(Place(tmp_path, Learned()), stage)
-    try:
+    with RunningPrograms(tmp_path) as stage:
+        reader = Reader(Place(tmp_path, Learned()), stage)
         for typed, script, shown in STEP.findall(PAGE.read_text(encoding="utf-8")):
             for command in commands_in(typed):
                 reader.type(command.text)
             if script:
                 assert shown, f"no answer is shown for {script}"
                 reader.ask(script, shown)
-    finally:
-        stage.stop()
     assert reader.served and reader.shown
 
 

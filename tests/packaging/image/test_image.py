@@ -99,8 +99,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     (folder / "logs").mkdir()
-    stage = RunningPrograms(folder / "logs")
-    try:
+    with RunningPrograms(folder / "logs") as stage:
         data = ("--data", str(folder / "cloud"))
         tenant = palmctl("cloud", "tenant", "create", "Metro", *data)["tenant_id"]
         key = palmctl("dbd", "key", "--generate", "--key-file", str(folder / "validator.key"))
@@ -114,8 +113,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         cable = stage.start("cable", module("tools.palmctl.main", "link", "pair", "--json"))
         ends = cable.wait_line(lambda line: "device" in line, 60)
         yield Site(folder, stage, folder / "cloud", tenant, f"https://{HOST}:{port}", authority, ends)
-    finally:
-        stage.stop()
 
 
 @pytest.fixture

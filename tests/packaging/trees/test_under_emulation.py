@@ -133,8 +133,8 @@ def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) 
     camera.mkdir(parents=True)
     for number in range(3):
         cv2.imwrite(str(camera / f"{number}.png"), np.full((480, 640, 3), 96, np.uint8))
-    stage, learned = RunningPrograms(tmp_path), Learned()
-    try:
+    learned = Learned()
+    with RunningPrograms(tmp_path) as stage:
         serve_cloud(stage, tmp_path, learned)
         data = ("--data", str(tmp_path / "cloud"))
         tenant = palmctl("cloud", "tenant", "create", "emulated", *data)["tenant_id"]
@@ -153,8 +153,6 @@ def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) 
 
         wait_until("palmd to answer", 600, answers, every_s=2.0)
         told = json.loads(tree.run("palmctl", "doctor", "--json", fails=True).stdout.splitlines()[-1])
-    finally:
-        stage.stop()
     results = {finding["name"]: finding for finding in told["findings"]}
     for name in ("configuration", "provisioned", "ownership", "camera", "server", "model", "hands"):
         assert results[name]["result"] == "ok", results[name]

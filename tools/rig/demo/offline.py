@@ -36,9 +36,8 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
     """Play the story in `folder`; raises DemoFailed when anything goes otherwise than it must."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = RunningPrograms(logs)
     with ExitStack() as stack:
-        stack.callback(stage.stop)
+        stage = stack.enter_context(RunningPrograms(logs))
         desk_camera, gate_camera = (
             VirtualCamera(folder / name, empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
             for name in ("camera-desk", "camera-gate")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tools.rig.demo.errors import DemoFailed
 
@@ -128,11 +128,17 @@ class Program:
 
 
 class RunningPrograms:
-    """Starts programs and remembers them, so that all of them end when the demonstration does."""
+    """Starts programs and remembers them, so that all of them end when its context does."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.programs: list[Program] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(
         self,

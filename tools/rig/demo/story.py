@@ -60,9 +60,8 @@ def run(narrator: Narrator, folder: Path) -> None:
     """Play the whole story in `folder`; raises DemoFailed when anything goes otherwise than it must."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = RunningPrograms(logs)
     with ExitStack() as stack:
-        stack.callback(stage.stop)
+        stage = stack.enter_context(RunningPrograms(logs))
         camera = VirtualCamera(folder / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(narrator, folder, stage)
         device = start_device(narrator, stage, cloud, Site("palm-demo-1", "gate-1", folder, camera.source))

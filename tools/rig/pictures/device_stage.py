@@ -59,9 +59,8 @@ def staged_device(folder: Path) -> Iterator[StagedDevice]:
     """Everything runs in `folder` until the end."""
     quiet, logs = Quiet(), folder / "logs"
     logs.mkdir(parents=True)
-    stage = RunningPrograms(logs)
     with ExitStack() as stack:
-        stack.callback(stage.stop)
+        stage = stack.enter_context(RunningPrograms(logs))
         camera = VirtualCamera(folder / "camera", empty_scene(_PLACE, 3, scene_seed=_PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(quiet, folder, stage)
         site = Site("totem-central-1", "central-1", folder, camera.source)

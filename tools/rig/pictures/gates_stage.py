@@ -22,8 +22,7 @@ _GATES: Final = (("gate-7", "g1"), ("gate-8", "g1"), ("gate-9", "g2", "--passage
 @contextmanager
 def _staged(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """The page's address, and the short codes of two people's sessions."""
-    stage = RunningPrograms(folder)
-    try:
+    with RunningPrograms(folder) as stage:
         cloud = start_cloud(Quiet(), folder, stage)
         of = [*cloud.place, "--url", cloud.url, "--folder", str(folder / "sim")]
         for device_id, gate_id, *more in _GATES:
@@ -35,8 +34,6 @@ def _staged(folder: Path) -> Iterator[tuple[str, list[str]]]:
         words = ("cloud", "simulate", "page", *of, "--port", "0", "--json")
         page = stage.start("page", module("tools.palmctl.main", *words))
         yield page.wait_line(lambda line: "url" in line, _WITHIN_S)["url"], codes
-    finally:
-        stage.stop()
 
 
 def photograph_gates(tab: Tab, folder: Path) -> None:

@@ -136,8 +136,7 @@ def record_terminal(tell: Tell) -> None:
     with tempfile.TemporaryDirectory(prefix="palm-pictures-") as name, ExitStack() as stack:
         folder, quiet = Path(name), Quiet()
         (folder / "logs").mkdir()
-        stage = RunningPrograms(folder / "logs")
-        stack.callback(stage.stop)
+        stage = stack.enter_context(RunningPrograms(folder / "logs"))
         camera = VirtualCamera(folder / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(quiet, folder, stage)
         device = start_device(quiet, stage, cloud, Site("gate-7-left", "gate-7", folder, camera.source))

@@ -85,12 +85,9 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     """Set the gate up and enrol people; nothing has gone wrong yet. `ending` gets what must be undone."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = RunningPrograms(logs)
-    try:
+    with RunningPrograms(logs) as stage:
         camera = VirtualCamera(camera_folder(folder), empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(narrator, folder, stage)
-    finally:
-        stage.stop()
     data = cloud.place[cloud.place.index("--data") + 1]
     port = cloud.url.rsplit(":", 1)[1]
     server = Supervised(
