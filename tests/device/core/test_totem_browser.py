@@ -1,7 +1,6 @@
 """The totem's page in a real browser, over a running device: from the keypad to the end."""
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
@@ -12,18 +11,7 @@ from tests.device.enrolment.enrolment_setting import COMPLETED, SILENCE, Person,
 from tests.device.whole_device import WITHIN_S
 from tools.palmctl.pages.core_pages import totem_routes
 from tools.palmctl.pages.server import LocalPage
-from tools.rig.browser import Tab, browsing, find_chromium
-
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-
-@pytest.fixture
-def tab() -> Iterator[Tab]:
-    assert CHROMIUM is not None
-    with browsing(CHROMIUM) as made:
-        made.show(width=1280, height=800)
-        yield made
+from tools.rig.browser import Tab
 
 
 def until(tab: Tab, expression: str) -> None:
@@ -76,6 +64,7 @@ def test_a_person_enrols_with_a_keyboard_and_a_screen_reader(
 
 
 def enrol_there(tab: Tab, page: LocalPage, person: Person, service: Service) -> None:
+    tab.show(width=1280, height=800)
     tab.open(page.url)
     step(tab, "idle")
     assert tab.value(LISTEN) == ["polite", True]
