@@ -24,8 +24,14 @@ from tests.palmctl import PALMCTL
 from tests.until import until
 
 Environ = Mapping[str, str]
-MODULE = next(Path("/usr/lib").glob("*-linux-gnu/pkcs11/libtpm2_pkcs11.so"), Path("libtpm2_pkcs11.so"))
-PROGRAMS = ("swtpm", "tpm2_ptool", "tpm2_print", "tpm2-abrmd", "dbus-daemon", "systemd-creds", str(MODULE))
+MODULE, TO_THE_MANAGER = (
+    next(Path("/usr/lib").glob(f"*-linux-gnu/{name}"), Path(name))
+    for name in ("pkcs11/libtpm2_pkcs11.so", "libtss2-tcti-tabrmd.so.0")
+)
+PROGRAMS = (
+    *("swtpm", "tpm2_ptool", "tpm2_print", "tpm2-abrmd", "dbus-daemon", "systemd-creds"),
+    *(str(MODULE), str(TO_THE_MANAGER)),
+)
 ABSENT = [name for name in PROGRAMS if not (shutil.which(name) or Path(name).exists())]
 READ_KEY = """
 import sys, pkcs11
