@@ -339,7 +339,7 @@ def signer() -> None:
 def signer_rotate(*, use: str, in_s: int) -> Work:
     """Publish a new key for a use; it signs from --in-s seconds on.
 
-    A device on the network looks for keys every ten minutes, and ignores one that signs already then.
+    A device on the network looks for keys every ten minutes, and ignores a key that signs already then.
     """
     from cloud_client.reference_server.ops import commands as operator
 

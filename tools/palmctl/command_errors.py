@@ -106,7 +106,11 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
 
 
 class _Ended(SystemExit):
-    """A signal is to end the program; its number is the exit code less 128."""
+    """A signal is to end the program."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
 
 
 @contextlib.contextmanager
@@ -118,14 +122,13 @@ def ending_in_order() -> Iterator[None]:
     try:
         yield
     except _Ended as ended:
-        cause = int(str(ended.code)) - 128
-        signal.signal(cause, signal.SIG_DFL)
+        signal.signal(ended.number, signal.SIG_DFL)
         _write_out()
-        signal.raise_signal(cause)  # whoever started it learns what ended it
+        signal.raise_signal(ended.number)  # the program that started it learns what ended it
 
 
 def _end(number: int, _frame: object) -> None:
-    raise _Ended(128 + number)
+    raise _Ended(number)
 
 
 def in_words(error: Exception) -> str:
