@@ -13,6 +13,7 @@ import pytest
 
 from cloud_client.reference_server.contract.words import Reconciliation, SessionStatus
 from cloud_client.reference_server.domain.devices import fleet, rollouts
+from cloud_client.reference_server.domain.devices.config import change_config
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.data_directory import DataDirectory
@@ -353,14 +354,21 @@ def test_a_session_in_review_is_named_whole_as_the_command_takes_it(
     assert f"palmctl cloud session approve {session['session_id']}" in desk.page("/operator/enrollment")
 
 
-def test_a_device_that_has_stopped_needs_a_look(own_cloud: Cloud) -> None:
-    """It still talks to the service and lacks no delta, but no head has reached it for over six hours."""
+@pytest.mark.parametrize("ttl_s", [6 * 3600, 600])
+def test_a_device_that_has_stopped_needs_a_look(own_cloud: Cloud, ttl_s: int) -> None:
+    """It still talks to the service and lacks no delta, but no head has reached it for as long as its
+    configuration lets it recognize people."""
     desk, tenant = Desk(own_cloud), own_cloud.new_tenant()
+    changes = {"gallery_ttl_ms": ttl_s * 1000}
+    own_cloud.operate(lambda tx, _, now: change_config(tx, tenant.environment("test"), changes, now))
     device = tenant.device("gate-1")
     device.get("/v1/gallery/deltas?epoch=1&after_seq=0")
     desk.sign_in(tenant.partner().api_key)
     assert "None: every active device is in touch" in desk.page("/operator")
-    own_cloud.clock.forward(s=6 * 3600 + 1)
+    own_cloud.clock.forward(s=ttl_s)
+    assert "palm_devices_gallery_expired 0.0" in desk.get("/metrics").text
+    own_cloud.clock.forward(s=1)
+    assert "palm_devices_gallery_expired 1.0" in desk.get("/metrics").text
     device.get("/v1/devices/self/status")
     desk.sign_in(tenant.partner().api_key)
     overview = desk.page("/operator")

@@ -44,6 +44,11 @@ def current_config(tx: Tx, environment: Environment) -> JsonObject:
     return FIRST_CONFIG if row is None else json.loads(row["config"])
 
 
+def gallery_ttl_ms(tx: Tx, environment: Environment) -> int:
+    """How old the gallery of the environment's devices may get before they recognize no one."""
+    return int(current_config(tx, environment)["gallery_ttl_ms"])
+
+
 def change_config(tx: Tx, environment: Environment, changes: Mapping[str, Any], now_ms: int) -> JsonObject:
     """The config_obj with ``changes`` (members, and members of ``thresholds``), under a higher config_seq.
 

@@ -21,8 +21,10 @@ from prometheus_client import (
 
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.devices import fleet
+from cloud_client.reference_server.domain.devices.config import gallery_ttl_ms
 from cloud_client.reference_server.domain.devices.fleet import FleetFigures
 from cloud_client.reference_server.domain.people import erasure, sessions
+from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.fleet_metrics import FleetCollector
@@ -56,17 +58,21 @@ def standing(tx: Tx, now_ms: int) -> ServiceFigures:
         row["status"]: row["n"] for row in tx.all("SELECT status, count(*) AS n FROM devices GROUP BY status")
     }
     access = tx.all(
-        """SELECT CASE WHEN d.acked_epoch = s.epoch THEN s.seq - d.acked_seq ELSE -1 END AS lag, d.synced_ms
+        """SELECT CASE WHEN d.acked_epoch = s.epoch THEN s.seq - d.acked_seq ELSE -1 END AS lag, d.synced_ms,
+                  d.tenant_id, d.livemode
            FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
            WHERE d.status = 'active' AND d.kind = 'access'"""
     )
+    where = [Environment(row["tenant_id"], bool(row["livemode"])) for row in access]
+    ttl_ms = {environment: gallery_ttl_ms(tx, environment) for environment in set(where)}
+    synced = zip(where, (row["synced_ms"] or 0 for row in access), strict=True)
     pending = erasure.under_way(tx)
     # Each count looks at every erasure: the second only where it can be another than 0.
     overdue = erasure.under_way(tx, erased_until_ms=now_ms - GALLERY_TTL_MS) if pending else 0
     return ServiceFigures(
         devices=words | devices,
         lags=[row["lag"] for row in access],
-        stopped=sum(1 for row in access if now_ms - (row["synced_ms"] or 0) > GALLERY_TTL_MS),
+        stopped=sum(now_ms - synced_ms > ttl_ms[environment] for environment, synced_ms in synced),
         templates=int(tx.scalar("SELECT coalesce(sum(count), 0) FROM streams")),
         sessions=sessions.counts(tx, now_ms),
         erasures=pending,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
+from cloud_client.reference_server.domain.devices.config import gallery_ttl_ms
 from cloud_client.reference_server.domain.devices.records import health_of, offline_after_ms
 from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.domain.tenancy.callers import Environment
@@ -122,10 +123,10 @@ def devices(
                      d.last_seen_ms, d.device_id
             LIMIT :rows OFFSET :skip""",
         **_slice(number),
-        **_since(environment, now_ms, unwell=unwell),
+        **(_unwell_since(tx, environment, now_ms) if unwell else environment.params),
     )
-    offline_ms = offline_after_ms(tx, environment.tenant_id)
-    return _page(rows, number, lambda row: _device_line(row, now_ms, offline_ms))
+    offline_ms, ttl_ms = offline_after_ms(tx, environment.tenant_id), gallery_ttl_ms(tx, environment)
+    return _page(rows, number, lambda row: _device_line(row, now_ms, offline_ms, ttl_ms))
 
 
 def device_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, int]:
@@ -135,23 +136,20 @@ def device_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, in
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'""",
         **environment.params,
     )
-    unwell = tx.scalar(
-        f"SELECT count(*) {_DEVICES}{_UNWELL}",
-        **_since(environment, now_ms, unwell=True),
-    )
+    unwell = tx.scalar(f"SELECT count(*) {_DEVICES}{_UNWELL}", **_unwell_since(tx, environment, now_ms))
     return {"active": active, "unwell": unwell}
 
 
-def _since(environment: Environment, now_ms: int, *, unwell: bool) -> dict[str, Any]:
-    since = {"out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS, "stopped_ms": now_ms - GALLERY_TTL_MS}
-    return environment.params | (since if unwell else {})
+def _unwell_since(tx: Tx, environment: Environment, now_ms: int) -> dict[str, Any]:
+    stopped_ms = now_ms - gallery_ttl_ms(tx, environment)
+    return {**environment.params, "out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS, "stopped_ms": stopped_ms}
 
 
-def _device_line(row: Row, now_ms: int, offline_ms: int) -> DeviceLine:
+def _device_line(row: Row, now_ms: int, offline_ms: int, ttl_ms: int) -> DeviceLine:
     access = row["kind"] == "access"
     same_epoch = row["acked_epoch"] == row["stream_epoch"]
     lag = max(0, row["stream_seq"] - row["acked_seq"]) if same_epoch else None
-    tone, state, about = _device_state(row, lag if access else 0, now_ms)
+    tone, state, about = _device_state(row, lag if access else 0, now_ms, ttl_ms)
     return DeviceLine(
         device_id=row["device_id"],
         kind=row["kind"],
@@ -169,14 +167,14 @@ def _device_line(row: Row, now_ms: int, offline_ms: int) -> DeviceLine:
     )
 
 
-def _device_state(row: Row, lag: int | None, now_ms: int) -> tuple[str, str, str]:
+def _device_state(row: Row, lag: int | None, now_ms: int, ttl_ms: int) -> tuple[str, str, str]:
     """(tone, state, what it means where that is not plain)."""
     if row["status"] != DeviceStatusWord.ACTIVE:
         wiped = row["status"] == DeviceStatusWord.WIPED
         return ("quiet", "wiped", "") if wiped else ("warn", "revoked", "wipe not yet acknowledged")
     if row["kind"] == "access" and row["synced_ms"] is None:
         return "warn", "new", "has no gallery yet"
-    if row["kind"] == "access" and now_ms - row["synced_ms"] > GALLERY_TTL_MS:
+    if row["kind"] == "access" and now_ms - row["synced_ms"] > ttl_ms:
         return "bad", "stopped", "recognizes no one"
     if now_ms - row["last_seen_ms"] > OUT_OF_TOUCH_MS:
         return "warn", "out of touch", ""
