@@ -4,12 +4,16 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from device.config.config import AttestSection
 from device.doctor.case import Case, Finding, fail, is_closed, not_checked, ok, warn
 from device.errors import StateError
+from device.trust.attestation import secret_file
 from device.trust.keystore import CREDENTIALS_FOLDER, KeyStore
 from device.wipe.wipe import read_wipe
+from link1.errors import FormatError
 
 
 def configuration(case: Case) -> Finding:
@@ -112,7 +116,7 @@ def ownership(case: Case) -> Finding:
         return fail(f"{state_dir} is absent", "run `palmctl provision`, or name the right state_dir")
     if is_closed(state_dir):
         return not_checked(f"{state_dir} may not be read by this user")
-    wrong = list(_wrong(state_dir, owner, config.keys_dir))
+    wrong = [*_wrong(state_dir, owner, config.keys_dir), *_shared_signer(config.attest)]
     wrong += [
         (socket, "others may use it", f"chmod o= {socket}")
         for socket in (config.control_socket, config.totem_socket, config.carrier_socket)
@@ -146,6 +150,15 @@ def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, 
             yield path, f"mode {mode:04o}, others may read keys", f"chmod {expected} {path}"
         elif mode & 0o002 and not path.is_symlink():
             yield path, f"mode {mode:04o}, everybody may write", f"chmod o-w {path}"
+
+
+def _shared_signer(section: AttestSection | None) -> Iterator[tuple[Path, str, str]]:
+    """The attestation's key, or the PIN of its token, in a file that others may read."""
+    with suppress(OSError, FormatError):  # the check `attest` names it
+        if section is not None and (path := secret_file(section.signer)) is not None:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                yield path, f"mode {mode:04o}, others may read it and attest", f"chmod 0600 {path}"
 
 
 def _open_to_others(socket: Path) -> bool:

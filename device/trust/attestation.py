@@ -109,6 +109,14 @@ def leaf_signature(chain: FactoryChain, signer: str, message: bytes) -> bytes:
     return signature
 
 
+def secret_file(signer: str) -> Path | None:
+    """The file that lets its reader attest as this board: the key, or its token's PIN. Raises FormatError."""
+    scheme, _, rest = signer.partition(":")
+    if scheme == "pkcs11":
+        return TokenKey.parse(signer).pin_file
+    return Path(rest) if scheme == "file" else None
+
+
 def read_attested(state_dir: Path, keys: KeyStore) -> int | None:
     """When the service last took an attestation of these keys (epoch ms); None without one."""
     try:

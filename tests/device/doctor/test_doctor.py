@@ -188,6 +188,24 @@ def test_ownership_names_what_others_could_read(device: Device, case: Case) -> N
     assert found.result is CheckResult.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
 
 
+@pytest.mark.parametrize(
+    "signer", ["file:{}", "pkcs11:token=board;object=attest?module-path=/m.so&pin-source=file:{}"]
+)
+def test_a_secret_of_the_attestation_that_others_may_read_is_named(
+    device: Device, case: Case, tmp_path: Path, signer: str
+) -> None:
+    secret = tmp_path / "board.secret"
+    section = AttestSection(tmp_path / "chain.pem", signer.format(secret))
+    case = replace(case, config=replace(device.config, attest=section))
+    assert ownership(case).result is CheckResult.OK  # absent: the check `attest` says so
+    secret.touch()
+    secret.chmod(0o644)
+    found = ownership(case)
+    assert (found.result, found.todo) == (CheckResult.FAIL, f"chmod 0600 {secret}")
+    secret.chmod(0o600)
+    assert ownership(case).result is CheckResult.OK
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
 def test_an_owner_without_a_name_is_put_right_by_the_command_that_is_shown(case: Case) -> None:
     state_dir, number = case.settings.device.state_dir, 54_321
