@@ -569,14 +569,17 @@ def test_what_is_taken_back_is_found_in_its_order(tenant: Tenant) -> None:
     assert not any("TEMP B-TREE" in line or line.startswith("SCAN") for line in lines)
 
 
-def test_no_rollout_begins_below_a_release_that_was_offered(tenant: Tenant) -> None:
+def test_no_rollout_begins_or_goes_on_below_a_release_that_was_offered(tenant: Tenant) -> None:
     """A device that took the newer one takes none below it, and the wave would never open."""
-    device, old, new = tenant.device(), Rolled(tenant), Rolled(tenant)
+    device, halted, old, new = tenant.device(), Rolled(tenant), Rolled(tenant), Rolled(tenant)
+    halted.start()
+    halted.halt()
     new.start()
     new.say(device, "running")
     new.halt()
-    with pytest.raises(OperatorError, match=f"release {new.release_seq} was rolled out already"):
-        old.start()
+    for below in (old.start, halted.resume):
+        with pytest.raises(OperatorError, match=f"release {new.release_seq} was rolled out already"):
+            below()
     again = Rolled(tenant)
     Rolled(tenant, "model").start()  # each kind counts by itself
     again.start()

@@ -74,12 +74,7 @@ def start(tx: Tx, environment: Environment, release_seq: int, plan: RolloutPlan,
     if _find(tx, environment, release_seq) is not None:
         raise OperatorError("a release is rolled out once: make another one of the same contents")
     _check_alone(tx, environment, release["kind"], release_seq)
-    for other in _rollouts(tx, environment, "halted", "done"):
-        if other["kind"] == release["kind"] and other["release_seq"] > release_seq:
-            raise OperatorError(
-                f"release {other['release_seq']} was rolled out already, and a device that took it takes "
-                f"none below it: make another release of the contents of {release_seq}"
-            )
+    _check_newest(tx, environment, release["kind"], release_seq)
     tx.run(
         """INSERT INTO rollouts (tenant_id, livemode, release_seq, state, waves, wave, started_ms, opened_ms,
                                  looked_ms, soak_s, silence_s, mail_after_s)
@@ -104,13 +99,15 @@ def pause(tx: Tx, environment: Environment, release_seq: int) -> None:
 
 
 def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> None:
-    """Go on; a device that is bad now is left out of all counts. OperatorError unless paused or halted.
+    """Go on; a device that is bad now is left out of all counts. OperatorError unless paused or halted, and
+    where a newer release was rolled out since.
 
     The verdicts are counted that are decided from here on: else those that halted it would halt it again.
     """
     rollout = _rollout(tx, environment, release_seq)
     _check_state(rollout, "paused", "halted")
     _check_alone(tx, environment, rollout["kind"], release_seq)
+    _check_newest(tx, environment, rollout["kind"], release_seq)
     for row in _members(tx, rollout):
         if standing(_member(row, rollout), now_ms, rollout["silence_s"] * 1000) in _BAD:
             tx.run(
@@ -574,6 +571,15 @@ def _check_alone(tx: Tx, environment: Environment, kind: str, release_seq: int) 
             raise OperatorError(
                 f"release {other['release_seq']} is being rolled out ({other['state']}): "
                 f"one {kind} at a time; halt that one, or wait until it is done"
+            )
+
+
+def _check_newest(tx: Tx, environment: Environment, kind: str, release_seq: int) -> None:
+    for other in _rollouts(tx, environment, "halted", "done"):
+        if other["kind"] == kind and other["release_seq"] > release_seq:
+            raise OperatorError(
+                f"release {other['release_seq']} was rolled out already, and a device that took it takes "
+                f"none below it: make another release of the contents of {release_seq}"
             )
 
 
