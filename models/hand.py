@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, Handedness, pulled_apart, similarity_from_valleys
 from models.frames import CameraFrame
-from models.hand_landmarks import HandJoints, HandLandmarks, Spot, installed_landmarks, spot_of
+from models.hand_landmarks import HandJoints, HandLandmarks, installed_landmarks, spot_of
 from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
 from models.hand_network import FoundHand, HandNetwork, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
@@ -41,7 +41,10 @@ SAME_REGION: Final = 0.7
 """Intersection over union of two masks of one hand."""
 
 TRACKED_MS: Final = 300
-"""A hand found so long ago is looked for where it was, before it is searched for in the whole picture."""
+"""A hand whose joints were read so long ago keeps them while the fine network follows its valleys, and is
+looked for where it was before it is searched for in the whole picture."""
+MOST_MOVED: Final = 0.2
+"""Valleys that move further than this from one frame to the next, in palm widths, are not followed."""
 SEARCH_EVERY_MS: Final = 130
 """Pause between searches of the published weights while no hand is in view; own means see the rest."""
 NEAR_JOINTS: Final = 0.25
@@ -93,6 +96,18 @@ class Hand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Followed:
+    """A hand in a frame: its joints, moved with its valleys since they were read in an earlier frame.
+    ``valleys`` (4, 2) in pixels of the frame. ``agreed``: the fine network takes it for an open hand too."""
+
+    joints: HandJoints
+    valleys: NDArray[np.float64]
+    agreed: bool
+    read_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PartialHand:
     """Something like a hand that cannot be used as it is; ``hint`` says what would help."""
 
@@ -116,7 +131,7 @@ class HandFinder:
         self._network = network or shipped_network()
         self._landmarks = installed_landmarks() if landmarks == "installed" else landmarks
         self._favourite: str | None = None
-        self._tracked: tuple[Spot, int] | None = None
+        self._tracked: _Followed | None = None
         self._searched_ms: int | None = None
 
     def find(self, frame: CameraFrame) -> Hand | None:
@@ -132,25 +147,55 @@ class HandFinder:
             if landmarks is not None:
                 landmarks.forget()
             return self._by_own_means(frame, view)
+        found = self._follow(frame, view) or self._found(frame, view, landmarks)
+        seen = _of_joints(frame, view, found) if isinstance(found, _Followed) else found
+        self._tracked = found if isinstance(found, _Followed) and isinstance(seen, Hand) else None
+        return seen
+
+    def _follow(self, frame: CameraFrame, view: FinderView) -> _Followed | None:
+        """The hand of the last frame, where the fine network sees it near where it was."""
+        last = self._tracked
+        if last is None or not last.agreed or not 0 < frame.at_ms - last.read_ms <= TRACKED_MS:
+            return None
+        side, before = last.joints.handedness, view.from_frame(last.valleys)
+        # From the joints' valleys, as when they were read: looked at from where it ended, it ends elsewhere.
+        opinion = self._network.look_at(view.light, view.from_frame(last.joints.valleys), side)
+        if opinion is None or opinion[1] < AGREES:
+            return None
+        if not np.hypot(*(opinion[0] - before).T).max() < MOST_MOVED * _width_of(before, side):
+            return None
+        valleys = view.to_frame(opinion[0])
+        moved = (valleys - last.valleys).mean(axis=0)
+        joints = replace(last.joints, points=last.joints.points + moved)
+        return _Followed(joints, valleys, True, last.read_ms, frame.at_ms)
+
+    def _found(
+        self, frame: CameraFrame, view: FinderView, landmarks: HandLandmarks
+    ) -> _Followed | PartialHand | None:
+        """The hand by its joints, and where its valleys are exactly, by the fine network."""
         joints = self._search(landmarks, frame)
-        seen = None
         if joints is None:
             seen = self._by_own_means(frame, view)
-            if isinstance(seen, Hand):
-                joints = landmarks.joints(frame.pixels, spot_of(seen.valleys, seen.handedness))
-        if joints is not None:
-            seen = self._of_joints(frame, view, joints)
-        elif isinstance(seen, Hand):
-            seen = PartialHand(seen.centre, "open_hand")
-        usable = joints is not None and isinstance(seen, Hand)
-        self._tracked = (joints.spot, frame.at_ms) if joints is not None and usable else None
-        return seen
+            if not isinstance(seen, Hand):
+                return seen
+            joints = landmarks.joints(frame.pixels, spot_of(seen.valleys, seen.handedness))
+            if joints is None:
+                return PartialHand(seen.centre, "open_hand")
+        if not _usable(joints):
+            return PartialHand(joints.centre.astype(np.float32), "open_hand")
+        side, valleys = joints.handedness, view.from_frame(joints.valleys)
+        opinion, agreed = self._network.look_at(view.light, valleys, side), False
+        near = NEAR_JOINTS * _width_of(valleys, side)
+        if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < near:
+            valleys, agreed = opinion[0], opinion[1] >= AGREES
+        return _Followed(joints, view.to_frame(valleys), agreed, frame.at_ms, frame.at_ms)
 
     def _search(self, landmarks: HandLandmarks, frame: CameraFrame) -> HandJoints | None:
         """The joints of a hand: first where it was, then, as often as the time allows, anywhere."""
-        if self._tracked is not None:
-            spot, at_ms = self._tracked
-            joints = landmarks.joints(frame.pixels, spot) if 0 < frame.at_ms - at_ms <= TRACKED_MS else None
+        last = self._tracked
+        if last is not None:
+            near = 0 < frame.at_ms - last.at_ms <= TRACKED_MS
+            joints = landmarks.joints(frame.pixels, last.joints.spot) if near else None
             if joints is not None and _usable(joints):
                 return joints
         elif self._searched_ms is not None and 0 < frame.at_ms - self._searched_ms < SEARCH_EVERY_MS:
@@ -163,21 +208,6 @@ class HandFinder:
             if joints is not None and _usable(joints):
                 return joints
         return best
-
-    def _of_joints(self, frame: CameraFrame, view: FinderView, joints: HandJoints) -> Hand | PartialHand:
-        """The hand with these joints; where its valleys are exactly, the fine network says."""
-        if not _usable(joints):
-            return PartialHand(joints.centre.astype(np.float32), "open_hand")
-        side, valleys = joints.handedness, view.from_frame(joints.valleys)
-        width = CROP_SIZE / math.hypot(*similarity_from_valleys(valleys, side)[:, 0])
-        opinion = self._network.look_at(view.light, valleys, side)
-        if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < NEAR_JOINTS * width:
-            valleys = opinion[0]
-        mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
-        leaning = joints.leaning(frame.width, frame.height)
-        centre = _centre_of(valleys, side, leaning)
-        found = FoundHand(valleys, centre, side, joints.chance, _finer(view, mask))
-        return _hand(frame, view, found, leaning)
 
     def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         seen = self._by_shape(frame, view)
@@ -233,6 +263,21 @@ class HandFinder:
             return hand
         found = FoundHand(valleys, view.from_frame(hand.centre), hand.handedness, hand.confidence, hand.mask)
         return _hand(frame, view, found)
+
+
+def _of_joints(frame: CameraFrame, view: FinderView, followed: _Followed) -> Hand | PartialHand:
+    """The hand with these joints and valleys."""
+    joints, valleys = followed.joints, view.from_frame(followed.valleys)
+    mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
+    leaning = joints.leaning(frame.width, frame.height)
+    centre = _centre_of(valleys, joints.handedness, leaning)
+    found = FoundHand(valleys, centre, joints.handedness, joints.chance, _finer(view, mask))
+    return _hand(frame, view, found, leaning)
+
+
+def _width_of(valleys: NDArray[np.float64], handedness: Handedness) -> float:
+    """The palm's width, in pixels of its valleys."""
+    return CROP_SIZE / math.hypot(*similarity_from_valleys(valleys, handedness)[:, 0])
 
 
 def _centre_of(valleys: NDArray[np.float64], handedness: Handedness, leaning: float) -> NDArray[np.float64]:

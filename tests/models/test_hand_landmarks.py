@@ -140,7 +140,50 @@ def test_a_hand_once_found_is_followed_and_not_searched_again(landmarks: HandLan
     for k in range(10):
         moved = np.roll(shown.pixels, (2 * k, -3 * k), (0, 1))
         assert isinstance(finder.look(CameraFrame(moved, 33 * k, k)), Hand)
-    assert counting.searches == 1 and counting.readings == 10
+    assert counting.searches == 1 and counting.readings == 1
+    assert isinstance(finder.look(CameraFrame(moved, 330, 10)), Hand)
+    assert counting.searches == 1 and counting.readings == 2
+
+
+@needs_hand_weights
+def test_the_valleys_of_a_hand_that_is_followed_are_where_reading_its_joints_finds_them(
+    landmarks: HandLandmarks,
+) -> None:
+    """In the same pictures, which drift, turn and come nearer; the distance in palm widths."""
+    apart = []
+    for i in range(6):
+        finder, shown = HandFinder(landmarks=landmarks), scene("clean", 20 + i)
+        assert shown.points is not None
+        palm = (float(shown.points[1:4, 0].mean()), float(shown.points[1:4, 1].mean()))
+        for k in range(8):
+            turned = cv2.getRotationMatrix2D(palm, 1.5 * k, 1.01**k) + np.array(
+                [[0, 0, 3 * k], [0, 0, -2 * k]]
+            )
+            pixels = cv2.warpAffine(shown.pixels, turned, (640, 480), borderMode=cv2.BORDER_REPLICATE)
+            frame = CameraFrame(np.asarray(pixels, np.uint8), 33 * k, k)
+            followed, read = finder.look(frame), HandFinder(landmarks=landmarks).look(frame)
+            assert isinstance(followed, Hand) == isinstance(read, Hand)
+            if isinstance(followed, Hand) and isinstance(read, Hand):
+                assert (followed.handedness, followed.hint) == (read.handedness, read.hint)
+                away = np.hypot(*(followed.valleys - read.valleys).T).max()
+                apart.append(float(away) / read.palm_width_px)
+    assert len(apart) >= 40
+    assert np.median(apart) < 0.02 and max(apart) < 0.08
+
+
+@needs_hand_weights
+def test_another_hand_in_the_place_of_one_that_was_followed_is_read(landmarks: HandLandmarks) -> None:
+    """Its side above all: a left hand's picture over that of the right one, mirrored."""
+    counting, shown = Counting(landmarks), scene("clean", 5)
+    finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
+    assert shown.points is not None
+    middle = round(float(shown.points[1:4, 0].mean()))
+    mirrored = np.roll(shown.pixels[:, ::-1], 2 * middle - shown.pixels.shape[1] + 1, 1)
+    before = [finder.look(CameraFrame(shown.pixels, 33 * k, k)) for k in range(3)]
+    after = finder.look(CameraFrame(np.ascontiguousarray(mirrored), 99, 3))
+    assert counting.readings == 2
+    assert all(isinstance(hand, Hand) and hand.handedness == shown.handedness for hand in before)
+    assert isinstance(after, Hand) and after.handedness != shown.handedness
 
 
 @needs_hand_weights
