@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import click
@@ -28,6 +28,8 @@ from models.synthesis.hand_scenes import HandScene, hand_scene
 FIRST_SEED: Final = 90_000_000
 """Scenes and people from here on are shown to no training."""
 KINDS: Final = ("clean", "turned", "clutter", "shut", "empty", "small", "together", "folded")
+PICTURES: Final = 9
+"""Of a scene that drifts: 0.3 s at a camera's pace."""
 LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 _SIDES: Final[tuple[Handedness, Handedness]] = ("L", "R")
 
@@ -61,13 +63,32 @@ def scenes(kind: str, look: Look, people: int) -> Iterator[HandScene]:
         yield hand_scene(base + i, kind, look, person=base + i // 2, handedness=_SIDES[i // 2 % 2])
 
 
+def drifting(scene: HandScene, seed: int) -> Iterator[HandScene]:
+    """The scene in a few pictures, in which it moves, turns and grows as a hand does that is nearly still."""
+    rng = np.random.default_rng(seed)
+    height, width = scene.pixels.shape[:2]
+    by = rng.normal(0.0, 0.06, 2) * scene.palm_width_px
+    turned, grown = rng.normal(0.0, 1.0), math.exp(rng.normal(0.0, 0.01))
+    for k in range(PICTURES):
+        matrix = np.asarray(cv2.getRotationMatrix2D((width / 2, height / 2), turned * k, grown**k))
+        matrix = matrix + np.pad(k * by[:, None], ((0, 0), (2, 0)))
+        moved = cv2.warpAffine(scene.pixels, matrix, (width, height), borderMode=cv2.BORDER_REFLECT)
+        noisy = np.clip(moved + rng.normal(0.0, 3.0, moved.shape), 0, 255).astype(np.uint8)
+        points = None if scene.points is None else scene.points @ matrix[:, :2].T + matrix[:, 2]
+        yield replace(scene, pixels=noisy, points=points, palm_width_px=scene.palm_width_px * grown**k)
+
+
 def tally(
-    finder: HandFinder, shown: list[HandScene], embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+    finder: HandFinder,
+    shown: list[HandScene],
+    embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
+    apart_ms: int = 1000,
 ) -> Tally:
-    """Show scenes, the two captures of a palm side by side in the list."""
+    """Show scenes, the two captures of a palm side by side in the list. By default so far apart that no hand
+    is followed from one to the next."""
     result, before = Tally(), None
     for i, scene in enumerate(shown):
-        frame = CameraFrame(scene.pixels, 1000 * i, i)  # so far apart that no hand is followed to the next
+        frame = CameraFrame(scene.pixels, apart_ms * i, i)
         started = time.process_time()
         seen = finder.look(frame)
         result.ms.append(1000 * (time.process_time() - started))
@@ -157,6 +178,13 @@ def main(*, people: int) -> None:
             record[f"{kind} {look}"] = {
                 name: summary(tally(finder, shown, embed)) for name, finder in finders.items()
             }
+        pictures = [
+            picture for i, scene in enumerate(scenes(kind, "rgb", people)) for picture in drifting(scene, i)
+        ]
+        record[f"{kind} drifting"] = {
+            f"pictures {apart_ms} ms apart": summary(tally(HandFinder(), pictures, embed, apart_ms))
+            for apart_ms in (1000, 33)
+        }
     click.echo(json.dumps(record, indent=1))
 
 

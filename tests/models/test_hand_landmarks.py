@@ -172,6 +172,15 @@ def test_the_valleys_of_a_hand_that_is_followed_are_where_reading_its_joints_fin
 
 
 @needs_hand_weights
+def test_a_hand_that_only_the_joints_see_is_read_in_every_picture(landmarks: HandLandmarks) -> None:
+    """The fine network denies that fingers held together are an open hand."""
+    counting, shown = Counting(landmarks), scene("together", 1)
+    finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
+    seen = [finder.look(CameraFrame(shown.pixels, 33 * k, k)) for k in range(4)]
+    assert all(isinstance(hand, Hand) for hand in seen) and counting.readings == 4
+
+
+@needs_hand_weights
 def test_another_hand_in_the_place_of_one_that_was_followed_is_read(landmarks: HandLandmarks) -> None:
     """Its side above all: a left hand's picture over that of the right one, mirrored."""
     counting, shown = Counting(landmarks), scene("clean", 5)
