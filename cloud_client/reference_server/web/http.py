@@ -12,7 +12,7 @@ from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
 from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer
-from cloud_client.reference_server.domain.people.cpf import is_valid_cpf
+from cloud_client.reference_server.domain.people.cpf import shows_cpf
 from cloud_client.reference_server.web.routing import RequestTarget
 
 AUTHENTICATED: Final = "authenticated"
@@ -23,8 +23,6 @@ Its argument says whether the request is one that thousands may send at the same
 
 DRAINED_BYTES: Final = 64 * 1024
 """A body of a refused request is read to its end up to this size, so that its connection goes on."""
-
-_SEPARATORS: Final = str.maketrans("", "", "._:-")
 
 BODIES_BYTES: Final = 64 * 1024 * 1024
 BODIES_BYTES_OF_ONE: Final = 16 * 1024 * 1024
@@ -107,10 +105,10 @@ class HttpRequest:
     def request_id(self) -> str | None:
         """The client's correlation id, None when there is none, or something that is no such thing.
 
-        A CPF is none: the id is echoed and logged. One among other digits counts as chance, as in a UUID.
+        What shows a CPF is none: the id is echoed and logged.
         """
         match self.header(REQUEST_ID_HEADER.lower()):
-            case [value] if NAME_64.fullmatch(value) and not is_valid_cpf(value.translate(_SEPARATORS)):
+            case [value] if NAME_64.fullmatch(value) and not shows_cpf(value):
                 return value
             case _:
                 return None
@@ -118,7 +116,7 @@ class HttpRequest:
     def check_request_id(self) -> None:
         """Problem 400 when what was sent as a correlation id is no such thing."""
         if self.header(REQUEST_ID_HEADER.lower()) and self.request_id() is None:
-            raise Problem(ProblemCode.INVALID_REQUEST, "X-Request-Id is outside its format, or a CPF")
+            raise Problem(ProblemCode.INVALID_REQUEST, "X-Request-Id is outside its format, or shows a CPF")
 
     def check_json_type(self) -> None:
         """Problem 415 unless the body is said to be plain UTF-8 JSON."""

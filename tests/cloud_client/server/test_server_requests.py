@@ -101,7 +101,7 @@ def test_partner_and_device_credentials_do_not_mix(device: SimDevice, partner: P
     ("value", "status"),
     [
         *(("abc.DEF_1:-", 200), ("x" * 64, 200), ("x" * 65, 400), ("a b", 400), ("", 400), ("é", 400)),
-        *(("529.982.247-25", 400), ("52998224725", 400), ("52998224726", 200), ("r-52998224725", 200)),
+        *(("529.982.247-25", 400), ("52998224725", 400), ("52998224726", 200), ("r-52998224725", 400)),
     ],
 )
 def test_request_id(partner: Partner, value: str, status: int) -> None:

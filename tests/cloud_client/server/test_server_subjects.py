@@ -1,13 +1,14 @@
 """Subjects, consents, pages and idempotency."""
 
 import string
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
-from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf
+from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf, shows_cpf
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.retention import sweep
@@ -40,6 +41,27 @@ EVIDENCE = {
 )
 def test_a_cpf_inside_another_identifier(text: str, found: bool) -> None:
     assert carries_cpf(text) is found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [CPF, "5.2.9.9.8.2.2.4.7.2.5", f"signup-{CPF}", "a:529.982.247-25:b", "1-529982247-25", f"cpf{CPF}"],
+)
+def test_a_cpf_written_out_in_a_name(text: str) -> None:
+    assert shows_cpf(text)
+
+
+@pytest.mark.parametrize(
+    "text", [f"1{CPF}", f"{CPF}1", f"fad{CPF}", f"{CPF}f", "52998224-725", "529.982.247-26"]
+)
+def test_digits_of_a_random_name(text: str) -> None:
+    assert not shows_cpf(f"req-{text}")
+
+
+@given(st.uuids())
+def test_no_uuid_shows_a_cpf(name: UUID) -> None:
+    assert not shows_cpf(f"req-{name}")
+    assert not shows_cpf(f"req_{name.hex}")
 
 
 @given(st.text(string.digits, min_size=12, max_size=30))

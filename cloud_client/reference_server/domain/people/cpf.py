@@ -4,6 +4,10 @@ import re
 
 _RUN = re.compile(r"[0-9]+")
 _SEPARATORS = frozenset("._:@-+/=")
+_WRITTEN_OUT = re.compile(
+    r"(?<![0-9A-Za-z])(?:[A-Za-z]*[G-Zg-z][A-Za-z]*)?((?:[0-9]{3}[._:-]?){3}[0-9]{2})(?![0-9A-Za-z])"
+)
+_BETWEEN_DIGITS = str.maketrans("", "", "._:-")
 
 
 def is_valid_cpf(digits: str) -> bool:
@@ -29,6 +33,15 @@ def carries_cpf(text: str) -> bool:
         if is_valid_cpf(digits):
             return True
     return False
+
+
+def shows_cpf(name: str) -> bool:
+    """Whether ``name``, made of letters, digits and ``. _ : -``, is a CPF, or has one written out in it.
+
+    As ``carries_cpf``, for names that may be random: no UUID and no other hexadecimal id shows one.
+    """
+    digits = (name, *(found[1] for found in _WRITTEN_OUT.finditer(name)))
+    return any(is_valid_cpf(text.translate(_BETWEEN_DIGITS)) for text in digits)
 
 
 def _check_digit(digits: str) -> str:
