@@ -4,12 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
-from cloud_client.reference_server.domain.people import sessions
+from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.domain.verdicts.expiry import delete_expired
 from cloud_client.reference_server.store.base import CloudStore, Tx
 from cloud_client.reference_server.web.api import idempotency
@@ -80,6 +81,10 @@ def sweep_all(store: CloudStore, now_ms: int) -> Swept:
     while swept.more:
         time.sleep(PAUSE_S)
         swept = swept.then(store.write(lambda tx: sweep(tx, now_ms)))
+    after: str | None = ""
+    while after is not None:
+        time.sleep(PAUSE_S)
+        after = store.write(partial(erasure.settle, after=after))
     store.purge()  # a running server, or the next to start, finishes the purge
     return swept
 

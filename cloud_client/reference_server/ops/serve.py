@@ -25,12 +25,13 @@ from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters
+from cloud_client.reference_server.domain.people import erasure
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import retention
 from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.base import UNLOCKED, Tx
 from cloud_client.reference_server.store.health import StoreHealth
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.app import make_admin_app
@@ -257,6 +258,10 @@ async def _swept(store: AsyncStore, now_ms: int) -> retention.Swept:
     while swept.more:
         await asyncio.sleep(retention.PAUSE_S)
         swept = swept.then(await store.write(step, durable=False))
+    after: str | None = ""
+    while after is not None:
+        await asyncio.sleep(retention.PAUSE_S)
+        after = await store.write(partial(erasure.settle, after=after), durable=False, lock=UNLOCKED)
     return swept
 
 

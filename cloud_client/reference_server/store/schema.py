@@ -587,6 +587,13 @@ _SWEPT = (
     "CREATE TABLE last_sweep (at_ms BIGINT PRIMARY KEY)",
 )
 
+_SETTLED = (
+    # Of an erasure that is complete: how many devices were to apply it, and had. They are not listed then.
+    "ALTER TABLE erasures ADD COLUMN devices_total INTEGER",
+    "ALTER TABLE erasures ADD COLUMN devices_done INTEGER",
+    "CREATE INDEX erasures_unsettled ON erasures (receipt_id) WHERE devices_total IS NULL",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -601,6 +608,7 @@ MIGRATIONS: Final = (
     _RESUMED,
     _UNDELIVERED,
     _SWEPT,
+    _SETTLED,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,6 +15,7 @@ from cloud_client.reference_server.domain.tenancy import persons as people
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
+from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.admin.operator_page import views
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
@@ -144,6 +146,33 @@ def test_an_erasure_that_is_complete_stays_so(own_cloud: Cloud) -> None:
         assert how_far() == ("complete", 2, 2, 0, [])
         gate = tenant.device(kind=kind)
     assert how_far() == ("complete", 2, 2, 0, [])
+
+
+def test_the_devices_of_a_complete_erasure_are_counted_and_no_longer_listed(own_cloud: Cloud) -> None:
+    """Receipts are kept without end: a figure that is asked for often must not look at every gate of each."""
+    tenant = own_cloud.new_tenant()
+    partner, gates = tenant.partner(), [tenant.device(f"gate-{number}") for number in range(3)]
+    receipts = [partner.delete(f"/v1/subjects/{partner.person()['subject_id']}") for _ in range(9)]
+    gates[0].get("/v1/gallery/deltas?epoch=1&after_seq=0")
+    partner.post("/v1/devices/gate-1/revoke", {"reason": "lost"}, 200)
+
+    def settled() -> tuple[list[Any], int, int]:
+        """How far each receipt is, how many are under way, and how many devices are listed."""
+
+        def work(tx: Tx, *_: object) -> tuple[int, int]:
+            after: str | None = ""
+            while after is not None:
+                after = erasure.settle(tx, after)
+            return erasure.under_way(tx), tx.scalar("SELECT count(*) FROM erasure_devices")
+
+        under_way, listed = own_cloud.operate(work)
+        shown = [partner.get(f"/v1/erasure-receipts/{one['receipt_id']}")["propagation"] for one in receipts]
+        return [tuple(one.values())[:3] for one in shown], under_way, listed
+
+    assert settled() == ([("pending", 3, 1)] * 9, 9, 27)
+    gates[2].get("/v1/gallery/deltas?epoch=1&after_seq=0")
+    for _ in range(2):
+        assert settled() == ([("complete", 3, 2)] * 9, 0, 0)
 
 
 def test_the_chain_holds_through_pages_and_compaction(

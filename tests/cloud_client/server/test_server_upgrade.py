@@ -18,6 +18,9 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP INDEX erasures_unsettled",
+    "ALTER TABLE erasures DROP COLUMN devices_total",
+    "ALTER TABLE erasures DROP COLUMN devices_done",
     "DROP TABLE last_sweep",
     "ALTER TABLE erasure_devices DROP COLUMN registration_no",
     "DROP TABLE chain_marks",
