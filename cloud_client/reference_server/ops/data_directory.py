@@ -45,7 +45,8 @@ class DataDirectory:
         if not isinstance(self.database, Path):
             yield
             return
-        path = self.database.with_name(f"{self.database.name}.server")
+        file = Path(os.path.realpath(self.database))  # to SQLite too, a link to it is no other file
+        path = file.with_name(f"{file.name}.server")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -439,8 +439,14 @@ def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     with served(tmp_path) as running:
-        database = f"sqlite:///{running.data / 'cloud.db'}"
-        for words in (["--data", str(running.data)], ["--data", str(tmp_path / "b"), "--database", database]):
+        database = running.data / "cloud.db"
+        (link := tmp_path / "link.db").symlink_to(database)
+        elsewhere = ["--data", str(tmp_path / "b"), "--database"]
+        for words in (
+            ["--data", str(running.data)],
+            [*elsewhere, f"sqlite:///{database}"],
+            [*elsewhere, f"sqlite:///{link}"],
+        ):
             done = second(*words)
             assert (done.returncode, done.stdout) == (1, "")
             assert "another server is serving" in done.stderr
