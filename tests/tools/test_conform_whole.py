@@ -23,16 +23,17 @@ from device.passage.decision import build_verdict
 from device.passage.effects import SendError, SendVerdict
 from device.passage.engine import TransactionEngine
 from link1.bodies import Hello
-from link1.canonical import JsonObject
-from link1.channels import ChannelReceiver, Taken
+from link1.canonical import JsonObject, b64_decode, b64_encode
+from link1.channels import ChannelReceiver, ChannelSender, Outgoing, Taken
 from link1.device_end import DeviceEnd
 from link1.envelope import Message, MessageRefused, MessageType, Role
 from link1.errors import FormatError
 from link1.events import ErrorReceived, Proven, RequestReceived
 from link1.frames import Channel, Frame, FrameDecoder, FrameKind, cobs_decode, encode_frame
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
+from link1.keys import PublicKey
 from link1.link import Link
-from link1.objects import ErrorCode, Verdict
+from link1.objects import DeviceStatus, ErrorCode, Verdict
 from link1.session import Session
 from link1.signed import Kind, object_ref, verify_object
 from link1.validator.desk import TurnDue
@@ -49,6 +50,7 @@ from tests.tools.conform_ends import (
     not_passed,
     validator,
 )
+from tools.kit.conform.common_sessions import GROUP_ORDER
 from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import rules_for, run_rules
 from tools.kit.golden.values import status_of
@@ -261,6 +263,51 @@ def no_proof_signature(patch: Patch) -> None:
     patch.setattr(link1.handshake, "verify_object", lambda kind, wrapper, _key: wrapper[kind.member])
 
 
+def takes_any_ack(patch: Patch) -> None:
+    sound = ChannelSender.acknowledged
+
+    def acknowledged(self: ChannelSender, mid: int) -> Outgoing | None:
+        return sound(self, mid if self.in_flight is None else self.in_flight.mid)
+
+    patch.setattr(ChannelSender, "acknowledged", acknowledged)
+
+
+def reduces_s(patch: Patch) -> None:
+    """Takes S modulo L, as a reader of signatures that is not strict does."""
+
+    def verify(kind: Kind, wrapper: Any, key: PublicKey) -> JsonObject:
+        signature = b64_decode(wrapper["sig_b64"])
+        s = int.from_bytes(signature[32:], "little") % GROUP_ORDER
+        reduced = b64_encode(signature[:32] + s.to_bytes(32, "little"))
+        return verify_object(kind, {**wrapper, "sig_b64": reduced}, key)
+
+    patch.setattr(link1.handshake, "verify_object", verify)
+
+
+def believes_the_proof(patch: Patch) -> None:
+    """Takes role and nonce of the peer from its proof, whatever its hello said."""
+    sound = Handshake.judge_proof
+
+    def judge(self: Handshake, body: JsonObject) -> HandshakeInput:
+        said = body.get("hello_obj", {})
+        if self._hello is not None:
+            self._hello = replace(self._hello, role=Role(said["role"]), nonce_b64=said["own_nonce_b64"])
+        return sound(self, body)
+
+    patch.setattr(Handshake, "judge_proof", judge)
+
+
+def knows_all_of_a_hello(patch: Patch) -> None:
+    sound = Hello.from_obj
+
+    def read(obj: JsonObject) -> Hello:
+        if len(obj) > 5:
+            raise FormatError("a member that is not known")
+        return sound(obj)
+
+    patch.setattr(Hello, "from_obj", read)
+
+
 class MergesPongs(Link):
     def take(self, frame: Frame, now_ms: int) -> Any:
         events = super().take(frame, now_ms)
@@ -339,6 +386,14 @@ class KnowsAllMembers(DeviceEnd):
             self._session.send_error(ErrorCode.MALFORMED, MessageType.REQUEST)
             return []
         return super()._serve_request(wrapper)
+
+
+class KnowsAllWords(DeviceEnd):
+    def _serve_evidence(self, message: Any) -> list[Any]:
+        if message.body.get("decision_obj", {}).get("reason") not in ("ok", "stale"):
+            self._session.send_error(ErrorCode.MALFORMED, message.type)
+            return []
+        return super()._serve_evidence(message)
 
 
 class NeedsItsClock(SimulatedDevice):
@@ -524,6 +579,37 @@ class AnyIds(ValidatorEnd):
         return VerdictReceived(verdict, wrapper, object_ref(wrapper))
 
 
+class TakesAnyStatus(ValidatorEnd):
+    def _read_status(self, wrapper: JsonObject) -> StatusReceived:
+        return StatusReceived(DeviceStatus.from_obj(wrapper["status_obj"]), wrapper)
+
+
+class KnowsAllOfItsTime(ValidatorEnd):
+    """Refuses words and members that this version of the page does not name."""
+
+    def _read_status(self, wrapper: JsonObject) -> StatusReceived:
+        if wrapper["status_obj"]["health"]:
+            raise FormatError("a word that is not known")
+        return super()._read_status(wrapper)
+
+    def _read_verdict(self, wrapper: JsonObject) -> VerdictReceived:
+        received = super()._read_verdict(wrapper)
+        if "onboard_ref" in wrapper["verdict"] or received.verdict.to_obj() != wrapper["verdict"]:
+            raise FormatError("a member that is not known")
+        return received
+
+
+class CountsFromTheFirst(SimulatedValidator):
+    """Its ttl runs from the first sending of a request."""
+
+    def _send_request(self, now_ms: int) -> list[Any]:
+        first_ms = None if self._open is None else self._open.sent_ms
+        events = super()._send_request(now_ms)
+        if self._open is not None and first_ms is not None:
+            self._open.sent_ms = first_ms
+        return events
+
+
 class HasSensor(SimulatedValidator):
     """Says after every decision that somebody went through."""
 
@@ -677,6 +763,10 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
         {"message.six_transmissions"},
     ),
     "merged PONGs": (constant(link1.session, "Link", MergesPongs), {"session.pong_each"}),
+    "takes any ACK of a message": (takes_any_ack, {"message.foreign_ack"}),
+    "reduces S": (reduces_s, {"handshake.malleable"}),
+    "believes the proof": (believes_the_proof, {"handshake.wrong_role", "handshake.wrong_nonce"}),
+    "knows every member of a hello": (knows_all_of_a_hello, {"handshake.later_members"}),
     "every RST is new": (always_resets, {"session.rst_current"}),
     "one tag for ever": (constant(link1.session, "Link", OneTag), {"session.rst_new"}),
     "no heartbeat": (constant(link1.link, "PING_AFTER_MS", 60_000), {"session.heartbeat"}),
@@ -767,6 +857,7 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "answers a crossed cancel": (patched(lambda _: None, engine=NamesUnknown), {"verdict.cancel"}),
     "names what nobody signed": (patched(names_any_txn), {"error.txn_id", "cancel.unknown"}),
     "knows every member": (patched(lambda _: None, end=KnowsAllMembers), {"request.unknown_member"}),
+    "knows every word": (patched(lambda _: None, end=KnowsAllWords), {"decision.later_words"}),
     "goes by the clock": (
         patched(lambda _: None, end=Clockwise),
         {"clock.request_past", "clock.request_future", "clock.decision"},
@@ -872,6 +963,15 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
         lambda _: validator(TakesItsTime, AnyIds),
         {"opens.wrong_gate", "opens.wrong_dbd", "opens.wrong_device"},
     ),
+    "takes any status": (
+        lambda _: validator(end=TakesAnyStatus),
+        {"status.other_nonce", "status.bad_signature"},
+    ),
+    "knows words and members of its time only": (
+        lambda _: validator(end=KnowsAllOfItsTime),
+        {"status.later_words", "opens.later_members", "opens.onboard_ref"},
+    ),
+    "counts from the first sending": (desk(CountsFromTheFirst), {"opens.ttl_again"}),
     "never says again": (desk(NeverSaysAgain), {"resolve.known"}),
     "disowns what it forgot": (desk(DisownsForgotten), {"resolve.open", "resolve.many"}),
     "disowns what it decided": (desk(DisownsDecided), {"resolve.then_verdict"}),

@@ -221,6 +221,21 @@ def _sends_again(bench: EndUnderTest) -> None:
         raise Broken(f"sent again after {gaps[0]} ms and {gaps[1]} ms")
 
 
+def _foreign_ack(bench: EndUnderTest) -> None:
+    """ACKs of a message that it has not sent yet, and of one on the other channel."""
+    peer = bench.peer
+    peer.open(acks=False)
+    first = peer.message("hello", ANSWER_MS, 0)
+    if first is None:
+        raise Broken("no hello")
+    mid = first.frame.mid
+    peer.frame(FrameKind.ACK, mid=mid + 1)
+    peer.frame(FrameKind.ACK, chan=1, mid=mid)
+    again = peer.message("hello", ANSWER_MS)
+    if again is None or again.frame.mid != mid:
+        raise Broken("a message was given up at the ACK of another one")
+
+
 def _gives_up(bench: EndUnderTest) -> None:
     """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or any
     message before it."""
@@ -408,6 +423,13 @@ FRAME_RULES = (
         "The timer starts when the last fragment has left the port: 200 ms, doubling to 2 s",
         "an unacknowledged hello comes again after 200 ms and after 400 ms more",
         _sends_again,
+    ),
+    ConformanceRule(
+        "message.foreign_ack",
+        CHANNEL_SECTION,
+        "ACK (chan, mid, empty payload): the whole message has arrived.",
+        "a hello comes again after ACKs of another mid and of the other channel",
+        _foreign_ack,
     ),
     ConformanceRule(
         "message.six_transmissions",

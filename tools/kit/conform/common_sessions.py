@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from link1.canonical import canonical_bytes
+from link1.canonical import b64_decode, b64_encode, canonical_bytes
 from link1.envelope import ABOUT_MESSAGE, Role
 from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
@@ -21,6 +21,8 @@ SESSION_SECTION = "§1 Sessions"
 ENVELOPE_SECTION = "§2 Envelope"
 HANDSHAKE_SECTION = "§3 Handshake"
 SILENCE_MS = 2_000
+GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
+"""L of Ed25519 (RFC 8032)."""
 ALSO_SAID = {
     "v is true": ("unsupported_version",),
     "no body": ("unsupported_type",),
@@ -261,6 +263,19 @@ def _stranger_with_pinned_kid(bench: EndUnderTest) -> None:
     bench.peer.say("prove", wrapper | {"signer_kid": bench.setup.key.kid})
 
 
+def _malleable(bench: EndUnderTest) -> None:
+    """The proof with S + L for S, which a reader that is not strict reduces to S."""
+    bench.peer.say("hello", bench.own_hello())
+    wrapper = bench.own_proof()
+    signature = b64_decode(wrapper["sig_b64"])
+    s = int.from_bytes(signature[32:], "little") + GROUP_ORDER
+    bench.peer.say("prove", wrapper | {"sig_b64": b64_encode(signature[:32] + s.to_bytes(32, "little"))})
+
+
+def _other_role(bench: EndUnderTest) -> None:
+    _bad_proof(role=bench.setup.role.peer.value)(bench)
+
+
 def _reflection(bench: EndUnderTest) -> None:
     """Its own hello and its own words, given back to it."""
     bench.peer.say("hello", bench.hello)
@@ -303,11 +318,22 @@ def _second_hello(bench: EndUnderTest) -> None:
         bench.judge_proof(heard.body)
     except (FormatError, SignatureError) as error:
         raise Broken(f"its prove does not answer the first hello: {error}") from None
-    # Either may wait for what the other says first: a validator may want a status before it is ready.
+    _want_served(bench)
+
+
+def _want_served(bench: EndUnderTest) -> None:
+    """After our proof: either may wait for what the other says first, as a validator for a status."""
     bench.introduce()
     said_after = "ready" if bench.setup.role is Role.DEVICE else "status"
     if bench.peer.message(said_after, PROOF_MS, 0) is None:
         raise Broken(f"no {said_after} after both proofs")
+
+
+def _later_members(bench: EndUnderTest) -> None:
+    bench.greet()
+    bench.peer.say("hello", bench.own_hello(of_a_later_version=[1]))
+    bench.peer.say("prove", bench.own_proof(of_a_later_version={"a": 1}))
+    _want_served(bench)
 
 
 def _handshake_timeout(bench: EndUnderTest) -> None:
@@ -431,9 +457,17 @@ HANDSHAKE_RULES = (
         "another key's signature under the pinned kid",
         _stranger_with_pinned_kid,
     ),
+    _refusal("malleable", "signature (strict everywhere: S < L)", "a proof with S + L", _malleable),
+    _refusal("wrong_role", "role", "the other role in the proof", _other_role),
     _refusal("wrong_peer_id", "peer_id", "a proof for another peer", _bad_proof(peer_id="somebody-else")),
     _refusal("wrong_id", "id", "another id in the proof than in the hello", _bad_proof(id="somebody-else")),
     _refusal("wrong_proof_gate", "gate_id", "another gate in the proof", _bad_proof(gate_id="another-gate")),
+    _refusal(
+        "wrong_nonce",
+        "both nonces",
+        "another nonce in the proof than in the hello",
+        _bad_proof(own_nonce_b64=b64_encode(bytes(32))),
+    ),
     _refusal("replayed_proof", "both nonces", "the proof of an earlier session", _replayed_proof),
     ConformanceRule(
         "handshake.early",
@@ -448,6 +482,13 @@ HANDSHAKE_RULES = (
         "a second hello in a session is ignored",
         "a prove over the first hello's nonce, and the session is served",
         _second_hello,
+    ),
+    ConformanceRule(
+        "handshake.later_members",
+        ENVELOPE_SECTION,
+        "Unknown members of a body are ignored; inside a signed object they stay under its signature",
+        "hello and prove with a member of a later version are taken, and the session is served",
+        _later_members,
     ),
     ConformanceRule(
         "handshake.timeout",

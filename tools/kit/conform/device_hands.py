@@ -375,6 +375,22 @@ def _complains_once(bench: EndUnderTest) -> None:
         raise Broken("bad_decision was said again about the same message")
 
 
+def _later_words(bench: EndUnderTest) -> None:
+    """A second decision about a verdict is kept, whatever words and members it has."""
+    _parsed(bench, 0)
+    wrapper = _so_far(bench).verdicts[0]
+    bench.prove()
+    later = _decision(bench, wrapper).to_obj() | {
+        "reason": "of_a_later_version",
+        "outcome": "OF_A_LATER_VERSION",
+        "of_a_later_version": {"a": 1},
+    }
+    mark = bench.peer.say("decision", sign_object(Kind.DECISION, later, bench.setup.key))
+    heard = bench.error(mark, QUIET_MS)
+    if heard is not None and heard.body.get("code") == "malformed":
+        raise Broken(f"error {said(heard.body)}")
+
+
 def _complains_of_revoked(bench: EndUnderTest) -> None:
     story = _so_far(bench)
     if "revoked" not in story.complaints:
@@ -572,6 +588,13 @@ HAND_RULES = (
         for name in WRONG_DECISIONS
     ),
     _rule("wrong_decision_once", _EVIDENCE, "no second error about the same message", _complains_once),
+    ConformanceRule(
+        "decision.later_words",
+        PASSAGE_SECTION,
+        "outcome, reason, cause: all three are extensible",
+        "no error malformed to a decision with words and a member of a later version",
+        _later_words,
+    ),
     _rule(
         "revoked_decision",
         "evidence of a revoked key completes nothing and is kept",

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from link1.bodies import MAX_REFS
-from link1.canonical import JsonObject, canonical_bytes
+from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.channels import MAX_WAITING
 from link1.frames import FrameKind
+from link1.keys import SigningKey
 from link1.objects import Decision, Pad, Passage, Request, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
 from tools.kit.conform.common_frames import strange, want_strange_error
@@ -45,8 +46,11 @@ def heard_request(bench: EndUnderTest, since: int, but: str = "") -> tuple[Reque
     return bench.verified(Kind.REQUEST, heard.body, Request.from_obj), heard
 
 
-def verdict_for(bench: EndUnderTest, asked: Request, **changes: Any) -> JsonObject:
-    """The next verdict of our chain, an accept, signed; `changes` are members that shall be otherwise."""
+def verdict_for(
+    bench: EndUnderTest, asked: Request, later: JsonObject | None = None, **changes: Any
+) -> JsonObject:
+    """The next verdict of our chain, an accept, signed; `changes` are members that shall be otherwise,
+    `later` those of a later version."""
     counters = bench.counters
     verdict = Verdict(
         txn_id=asked.txn_id,
@@ -71,7 +75,8 @@ def verdict_for(bench: EndUnderTest, asked: Request, **changes: Any) -> JsonObje
         subject_ref="5" * 32,
         hand="L",
     )
-    wrapper = sign_object(Kind.VERDICT, replace(verdict, **changes).to_obj(), bench.setup.key)
+    obj = replace(verdict, **changes).to_obj() | (later or {})
+    wrapper = sign_object(Kind.VERDICT, obj, bench.setup.key)
     if "verdict_seq" not in changes:
         counters.verdict_signed(object_ref(wrapper))
     return wrapper
@@ -372,13 +377,65 @@ def _answered_request(bench: EndUnderTest) -> None:
 def _late(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     asked, _ = next_request(bench)
+    bench.peer.listen(_late_after_ms(asked) + 300)
+    _closed_for(bench, asked)
+
+
+def _late_after_ms(asked: Request) -> int:
+    """How long after its last sending the request may still be answered."""
     late_ms = asked.ttl_ms + LATE_AFTER_TTL_MS
     if late_ms > LONGEST_LATE_MS:
         raise NotTried(
             f"its ttl_ms is {asked.ttl_ms}; let it ask with at most {LONGEST_LATE_MS - LATE_AFTER_TTL_MS}"
         )
-    bench.peer.listen(late_ms + 300)
-    _closed_for(bench, asked)
+    return late_ms
+
+
+def _ttl_again(bench: EndUnderTest) -> None:
+    """A verdict that is late after the first sending of its request, and not after the last."""
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    half_ms = _late_after_ms(asked) // 2
+    bench.peer.listen(half_ms + 300)
+    again, _ = next_request(bench)
+    if again.txn_id != asked.txn_id:
+        raise NotTried("it gave the request up before ttl_ms + 2 s were over")
+    bench.peer.listen(half_ms)
+    _opens_for(bench, again)
+
+
+def _onboard(bench: EndUnderTest) -> None:
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    _opens_for(bench, asked, onboard_ref="a:b/c+d=")
+
+
+def _later_members(bench: EndUnderTest) -> None:
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    _opens_for(bench, asked, later={"of_a_later_version": {"a": [1]}})
+
+
+def _other_status(bench: EndUnderTest, key: SigningKey | None = None, **changes: Any) -> int:
+    """A second status in a proven session; the mark of what was heard before it."""
+    bench.prove()
+    wrapper = sign_object(Kind.STATUS, bench.own_status()["status_obj"] | changes, key or bench.setup.key)
+    return bench.peer.say("status", wrapper | {"signer_kid": bench.setup.key.kid})
+
+
+def _later_status(bench: EndUnderTest) -> None:
+    mark = _other_status(bench, health=["OF_A_LATER_VERSION"], of_a_later_version={"a": 1})
+    bench.want_quiet(("error",), mark)
+
+
+def _status_of_another_session(bench: EndUnderTest) -> None:
+    mark = _other_status(bench, nonce_b64=b64_encode(bytes(32)))
+    bench.want_error(mark, "malformed", about="status")
+
+
+def _forged_status(bench: EndUnderTest) -> None:
+    mark = _other_status(bench, bench.stranger)
+    bench.want_error(mark, "bad_signature", about="status")
 
 
 def _resolve_known(bench: EndUnderTest) -> None:
@@ -644,6 +701,43 @@ VALIDATOR_RULES = (
         _ACTUATES + "within ttl_ms + 2 s of its last sending",
         f"a verdict after that: {_CLOSED}",
         _late,
+    ),
+    _rule(
+        "opens.ttl_again",
+        "RST drops an armed request; the validator sends it again and ttl runs anew",
+        "it opens for a verdict within ttl_ms + 2 s of the last sending",
+        _ttl_again,
+    ),
+    _rule(
+        "opens.onboard_ref",
+        "onboard_ref … stand only in accept",
+        "it opens for an accept with onboard_ref",
+        _onboard,
+    ),
+    ConformanceRule(
+        "opens.later_members",
+        "§2 Envelope",
+        "Unknown members …; inside a signed object they stay under its signature",
+        "it opens for a verdict with a member of a later version, and the decision has its verdict_ref",
+        _later_members,
+    ),
+    _rule(
+        "status.later_words",
+        "status_obj {…, health:[…], …}: Unknown members …; the words of health are extensible",
+        "no error to a status with a health word and a member of a later version",
+        _later_status,
+    ),
+    _rule(
+        "status.other_nonce",
+        "status_obj {v, device_id, nonce_b64 (the validator's hello nonce), …}",
+        "error malformed to a status that has another nonce",
+        _status_of_another_session,
+    ),
+    _rule(
+        "status.bad_signature",
+        "status: signed status_obj",
+        "error bad_signature to a status that another key signed",
+        _forged_status,
     ),
     _rule(
         "resolve.known",
