@@ -5,6 +5,7 @@ protocol puts on the wire, over the same kind of terminal.
 """
 
 import asyncio
+import io
 import os
 import pty
 import subprocess
@@ -14,46 +15,15 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from link1.errors import TransportError
 from link1.frames import MAX_PAYLOAD_BYTES, Channel, Frame, FrameKind, encode_frame
 from link1.transport.pump import CablePump
+from link1.transport.serial_port import SerialPort
 from link1.validator.end import ValidatorEnd
 from link1.validator.events import DeviceProven, ValidatorEvent
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.link_peer import DBD_ID, DEVICE_KEY, GATE_ID, VALIDATOR_KEY
 
 WITHIN_S = 60.0
-
-
-class PtyMaster:
-    """This side of a pseudo-terminal as a `Port`."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self._fd = descriptor
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def read(self, max_bytes: int) -> bytes:
-        try:
-            return os.read(self._fd, max_bytes)
-        except BlockingIOError:
-            return b""
-        except OSError:
-            raise TransportError("the device of the bench is gone") from None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return os.write(self._fd, data)
-        except BlockingIOError:
-            return 0
-
-    def unsent(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """The terminal belongs to who opened it."""
 
 
 @contextmanager
@@ -98,7 +68,12 @@ async def with_validator(
         elif step(end, event):
             done.set()
 
-    pump: CablePump[ValidatorEvent] = CablePump(end, lambda: PtyMaster(descriptor), on_event=on_event)
+    os.set_blocking(descriptor, False)
+
+    def port() -> SerialPort:
+        return SerialPort("the device of the bench", io.FileIO(descriptor, "r+b", closefd=False))
+
+    pump: CablePump[ValidatorEvent] = CablePump(end, port, on_event=on_event)
     running = asyncio.create_task(pump.run())
     try:
         async with asyncio.timeout(WITHIN_S):
