@@ -9,6 +9,7 @@ the work can cost.
 
 import asyncio
 import os
+import socket
 import sqlite3
 import sys
 import uuid
@@ -132,16 +133,18 @@ def _subject(database: sqlite3.Connection, subject_id: str) -> dict[str, object]
     return subject | {"consents": [dict(consent) for consent in consents]}
 
 
-def main(database: str, port: str) -> None:
-    """Serve until killed; uvicorn as the reference server runs it."""
+def main(database: str) -> None:
+    """Print the port and serve until killed; uvicorn as the reference server runs it."""
     bare = Bare(Path(database))
     routes = [
         Route("/v1/subjects", bare.create_subject, methods=["POST"]),
         Route(ON_LOOP, bare.create_subject_on_loop, methods=["POST"]),
         Route("/v1/subjects/{subject_id}", bare.get_subject),
     ]
-    app = Starlette(routes=routes)
-    uvicorn.run(app, port=int(port), http="h11", log_config=None, access_log=False)
+    config = uvicorn.Config(Starlette(routes=routes), http="h11", log_config=None, access_log=False)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        uvicorn.Server(config).run([listening])
 
 
 if __name__ == "__main__":

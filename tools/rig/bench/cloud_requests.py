@@ -1,7 +1,6 @@
 """CPU per request of the server process, in turns with the bare app in one run; verdict batches."""
 
 import json
-import socket
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from link1.signed import Kind, verify_object
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_bare import ON_LOOP
-from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, started
+from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, printed_port, started
 from tools.rig.bench.http_load import connections, cpu_s, drive
 
 ROUNDS = 15
@@ -25,11 +24,10 @@ def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict
     ``requests`` is how many are made of each; short rounds in turns, because other programs on a machine
     slow both down alike.
     """
-    bare_port = _free_port()
-    words = [sys.executable, "-m", "tools.rig.bench.cloud_bare", str(folder / "bare.db"), str(bare_port)]
-    with started(words, folder / "bare.log") as process:
-        bare = ServerProcess(("127.0.0.1", bare_port), process.pid, folder, server.tenant)
-        _await_listening(bare)
+    words = [sys.executable, "-m", "tools.rig.bench.cloud_bare", str(folder / "bare.db")]
+    log = folder / "bare.log"
+    with started(words, log) as process:
+        bare = ServerProcess(("127.0.0.1", printed_port(process, log)), process.pid, folder, server.tenant)
         both = {"server": server, "bare": bare}
         ids = {name: _create(one, _PERSONS) for name, one in both.items()}
         gets: dict[str, list[float]] = {"server": [], "bare": []}
@@ -105,21 +103,3 @@ def _beside(rounds: dict[str, list[float]]) -> dict[str, Any]:
         "ratio": round(median(ratios), 2),
         "ratio_of_rounds": [round(ratio, 2) for ratio in sorted(ratios)],
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _await_listening(server: ServerProcess) -> None:
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        try:
-            socket.create_connection(server.address, timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise BenchFailed("the bare app did not start")

@@ -114,12 +114,7 @@ def serving(
     with started([sys.executable, "-m", "tools.palmctl.main", "cloud", *words], data / log) as process:
         if files is not None:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)  # it looks at them a second later
-        if process.stdout is None:
-            raise BenchFailed("the server was started without a pipe")
-        port = int(process.stdout.readline().strip().rpartition(":")[2] or 0)
-        if not port:
-            raise BenchFailed(f"the server did not start: {(data / log).read_text()[-500:]}")
-        yield ServerProcess(("127.0.0.1", port), process.pid, data, tenant)
+        yield ServerProcess(("127.0.0.1", printed_port(process, data / log)), process.pid, data, tenant)
 
 
 def files_of_a_service() -> tuple[int, int]:
@@ -139,6 +134,14 @@ def started(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.terminate()
         process.communicate(timeout=20)
+
+
+def printed_port(process: subprocess.Popen[str], log: Path) -> int:
+    """The port at the end of the first line that a server prints. BenchFailed when it ends instead."""
+    line = process.stdout.readline().strip() if process.stdout else ""
+    if not line:
+        raise BenchFailed(f"the server did not start: {log.read_text()[-500:]}")
+    return int(line.rpartition(":")[2])
 
 
 def on_store(data: Path, work: Callable[[Tx, Vault, int], T], database: str | None = None) -> T:
