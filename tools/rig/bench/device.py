@@ -40,7 +40,7 @@ def run_device_bench(
     """All measurements, in `folder`, which is empty; figures as one JSON object."""
     manifest = load_manifest(shipped_model_dir())
     known = _known(manifest, tell)
-    films = [film(seed, "sudden") for seed in range(PEOPLE)]
+    films = [film(seed) for seed in range(PEOPLE)]
     empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
 
     starts = _measured_starts(folder, manifest, known, templates, tell)

@@ -4,15 +4,13 @@ from models.embedding import Embedder
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
 from tools.palmctl.bench.board import Known
-from tools.palmctl.bench.recording import FRAMES_HELD, FRAMES_IN, FRAMES_OUT
+from tools.palmctl.bench.recording import FRAMES_HELD, FRAMES_OUT
 from tools.palmctl.bench.run import enrolled
 from tools.palmctl.bench.verdict_latency import Film, Picture, encode
 
 PLACE = 7
 PEOPLE = 12
 """Enough for their palms to differ, few enough to be rendered in seconds."""
-FILMS = {"entering": FRAMES_IN, "sudden": 0}
-"""Kinds of film, and how many pictures show the hand on its way in."""
 
 
 def enrol(embedder: Embedder, seed: int) -> list[Known]:
@@ -24,12 +22,9 @@ def enrolment_pictures(seed: int) -> list[Picture]:
     return list(passage(make_person(seed), "L", 5000 + seed, frames_held=6, scene_seed=PLACE))
 
 
-def film(seed: int, kind: str) -> Film:
-    """A passage of a generated person: in, held steadily, out."""
-    frames_in = FILMS[kind]
-    return Film(
-        kind, encode(film_pictures(seed, frames_in)), steady=frames_in, leaves=frames_in + FRAMES_HELD
-    )
+def film(seed: int) -> Film:
+    """A passage of a generated person, whose hand is there at once: held steadily, out."""
+    return Film("sudden", encode(film_pictures(seed, 0)), steady=0, leaves=FRAMES_HELD)
 
 
 def film_pictures(seed: int, frames_in: int) -> list[Picture]:

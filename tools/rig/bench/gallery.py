@@ -1,4 +1,4 @@
-"""Figures of the gallery, measured: `python -m tools.rig.bench.gallery [TEMPLATES [SEARCHES]]` prints them.
+"""Figures of the gallery, measured: `python -m tools.rig.bench.gallery [TEMPLATES [HANDS]]` prints them.
 
 Templates are random directions: for time and memory only their number matters, and separating the best
 of N random scores is the hardest question an index can get.
@@ -36,6 +36,7 @@ _STREAM = "bench"
 _MODEL_ID = "bench-model"
 _TEMPLATES_A_PERSON = 2
 _SAME_SCORE = 1e-4
+_SEARCHES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,9 @@ def open_filled(folder: Path, data_key: bytes) -> Gallery:
     )
 
 
-def measure(count: int, searches: int = 200, many: int = 50, folder: Path | None = None) -> GalleryFigures:
-    """Measure a gallery of `count` templates, 1.4 KiB of disk each, in `folder` or a temporary one."""
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+def measure(count: int, many: int) -> GalleryFigures:
+    """Measure a gallery of `count` templates, 1.4 KiB of disk each, with `many` hands of 48 probes."""
+    with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) / "gallery"
         data_key = os.urandom(32)
         vectors = random_templates(count)
@@ -122,7 +123,7 @@ def measure(count: int, searches: int = 200, many: int = 50, folder: Path | None
         open_ms = (time.perf_counter() - started) * 1e3
         memory_bytes = (resident_bytes() - resident) / count
         disk_bytes = sum(file.stat().st_size for file in place.iterdir()) / count
-        probes = _probes(vectors, searches)
+        probes = _probes(vectors, _SEARCHES)
         gallery_ms = _times_ms(gallery.search, probes)
         hands = _hands(probes, many)
         many_ms = float(np.median(_times_ms(gallery.search, hands)))
@@ -142,7 +143,7 @@ def measure(count: int, searches: int = 200, many: int = 50, folder: Path | None
         open_ms=open_ms,
         memory_bytes=memory_bytes,
         disk_bytes=disk_bytes,
-        searches=searches,
+        searches=_SEARCHES,
         search_p50_ms=float(search_p50),
         search_p99_ms=float(search_p99),
         flat_p50_ms=float(flat_p50),
@@ -220,6 +221,6 @@ def resident_bytes() -> int:
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
     figures: dict[str, Any] = asdict(
-        measure(given[0] if given else 100_000, many=given[1] if len(given) > 1 else 50)
+        measure(given[0] if given else 100_000, given[1] if len(given) > 1 else 50)
     )
     print(json.dumps(figures, indent=2))

@@ -84,8 +84,8 @@ def run_board_bench(
     embedder = open_embedder(manifest)
     tell(f"rendering {PEOPLE + len(STRANGERS)} generated people")
     known = [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
-    films = [film(seed, "sudden") for seed in range(PEOPLE)]
-    strangers = [film(seed, "sudden") for seed in STRANGERS]
+    films = [film(seed) for seed in range(PEOPLE)]
+    strangers = [film(seed) for seed in STRANGERS]
     empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
     tell(f"making a device with {templates} templates")
     board, config = new_board(folder / "device", manifest, known, templates)

@@ -54,7 +54,7 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
         for number, person in enumerate(recording.people)
         for one in enrolled(embedder, f"{number:032x}", person.enrolment)
     ]
-    strangers = [film(seed, "sudden") for seed in STRANGERS]
+    strangers = [film(seed) for seed in STRANGERS]
     films = [one for person in recording.people for one in films_of(person)]
     (empty,) = encode([recording.empty])
     board, config = new_board(folder / "device", manifest, known, templates)

@@ -104,7 +104,7 @@ def measure_latency(tell: Tell) -> None:
     machine = machine_now()
     tell("rendering generated people")
     known = [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
-    films = list(islice(cycle([film(seed, "sudden") for seed in range(PEOPLE)]), _PASSAGES))
+    films = list(islice(cycle([film(seed) for seed in range(PEOPLE)]), _PASSAGES))
     empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
     with tempfile.TemporaryDirectory(prefix="palm-pictures-") as folder:
         board, config = new_board(Path(folder) / "a", manifest, known, _TEMPLATES)
