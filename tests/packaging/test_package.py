@@ -30,7 +30,7 @@ TAG = f"cpython-{PYTHON.replace('.', '')}"
 def order(folder: Path) -> Build:
     folder.mkdir(exist_ok=True)
     return Build(
-        BuildTarget("arm64", "aarch64", PYTHON),
+        BuildTarget("arm64", PYTHON),
         Path(sys.executable),
         "1.2.3-4~deb12u1",
         EPOCH,

@@ -93,7 +93,7 @@ def test_markers_are_judged_for_the_target() -> None:
         "colorama==0.4.6 ; sys_platform == 'win32' \\\n    --hash=sha256:cc\n"
         "pip==26.3 \\\n    --hash=sha256:dd\n"
     )
-    old, new = (BuildTarget("arm64", "aarch64", python) for python in ("3.11", "3.13"))
+    old, new = (BuildTarget("arm64", python) for python in ("3.11", "3.13"))
     assert for_target(lock, old, NOT_ON_A_BOARD) == "numpy==2.4.6 \\\n    --hash=sha256:aa\n"
     assert for_target(lock, new, NOT_ON_A_BOARD) == "numpy==2.5.5 \\\n    --hash=sha256:bb\n"
 
@@ -103,7 +103,7 @@ def test_every_module_of_the_server_imports_with_what_a_server_has(wheels: Path,
     libraries.mkdir()
     for name in ("palm_access_device", "palm_access_cloud"):
         unpack_own(wheel_of(wheels, name), own)
-    here = BuildTarget("amd64", "x86_64", f"{sys.version_info.major}.{sys.version_info.minor}")
+    here = BuildTarget("amd64", f"{sys.version_info.major}.{sys.version_info.minor}")
     lock = for_target((REPOSITORY / LOCK).read_text(), here, NOT_ON_A_BOARD | NOT_ON_A_SERVER)
     link_installed(locked_names(lock), libraries)
     # -I and -S: neither the folder it runs in nor the environment of the tests is looked at.

@@ -21,7 +21,7 @@ DEBIAN = REPOSITORY / "tools/rig/packaging/cloud/debian"
 
 
 def order(wheels: Path, folder: Path) -> ServerBuild:
-    target = BuildTarget("arm64", "aarch64", "3.13")
+    target = BuildTarget("arm64", "3.13")
     return ServerBuild(REPOSITORY, wheels, target, "1.2.3-4", EPOCH, folder / "cache", folder)
 
 

@@ -183,7 +183,7 @@ def _make_image(cache: Path, package: Path, tell: Tell) -> Image:
             ServerBuild(
                 source=_SOURCE,
                 wheels=wheels,
-                target=BuildTarget("amd64", "x86_64", release.python),
+                target=BuildTarget("amd64", release.python),
                 version=release.version(tree.own_version(_SOURCE)),
                 epoch=epoch,
                 cache=_SOURCE / "build/deb",

@@ -23,17 +23,18 @@ from tools.rig.packaging.interpreters import interpreter
 from tools.rig.packaging.wheels import (
     NOT_ON_A_BOARD,
     PKCS11,
+    WHEEL_ARCHS,
     BuildTarget,
     build_own,
     download,
     install,
+    install_own,
     only,
     without,
 )
 
 SOURCE = Path(__file__).parents[3]
 PACKAGE = "palm-access"
-WHEEL_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 # Files of systemd/ and where they go.
 SYSTEM_FILES = {
@@ -128,7 +129,8 @@ def build(order: Build) -> Path:
         download(lock, order.target, wheels)
         root, own = Path(scratch, "root"), build_own(SOURCE, Path(scratch, "own"))
         site_packages = tree.write_environment(root, order.version, order.target.python)
-        install(lock, wheels, own, order.target, site_packages)
+        install(lock, wheels, order.target, site_packages)
+        install_own(own, order.target, site_packages)
         if order.hand_weights is not None:
             shutil.copytree(order.hand_weights, tree.below(root, tree.PREFIX / "package" / WEIGHTS_FOLDER))
         locked = documents.locked_names(lock.read_text())
@@ -190,7 +192,7 @@ def main() -> None:
             for arch in [given.arch] if given.arch else sorted(WHEEL_ARCHS):
                 path = build(
                     Build(
-                        target=BuildTarget(arch, WHEEL_ARCHS[arch], release.python),
+                        target=BuildTarget(arch, release.python),
                         interpreter=program,
                         version=release.version(tree.own_version(SOURCE), given.revision),
                         epoch=epoch,

@@ -13,6 +13,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from models.hand_landmarks import WEIGHTS_FOLDER
 from tools.palmctl.language import choose_language
 from tools.rig.packaging import manual
@@ -29,7 +31,7 @@ COMPLETIONS = {
     "fish": "/usr/share/fish/vendor_completions.d/palmctl.fish",
 }
 
-_LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
+LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
 _THIRD_PARTY = """\
 The Python distributions and published weights in this package, as their own metadata and files name their
 licences. Each entry ends with the licence files that it brings, notices about what is compiled into it among
@@ -131,7 +133,9 @@ def completion(shell: str) -> str:
 
 def locked_names(lock: str) -> frozenset[str]:
     """The distributions that the text of a lock pins."""
-    return frozenset(_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE))
+    return frozenset(
+        canonicalize_name(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE)
+    )
 
 
 def third_parties(environment: Path, locked: frozenset[str]) -> str:
@@ -142,7 +146,7 @@ def third_parties(environment: Path, locked: frozenset[str]) -> str:
     entries = {}
     for metadata in environment.glob("lib/python*/site-packages/*.dist-info/METADATA"):
         told = HeaderParser().parsestr(metadata.read_text(encoding="utf-8"))
-        entries[_normal(told["Name"])] = _entry(told, metadata.parent, environment)
+        entries[canonicalize_name(told["Name"])] = _entry(told, metadata.parent, environment)
     missing = sorted(locked - entries.keys())
     if missing:
         raise PackagingError(f"not installed, and so without a licence to list: {', '.join(missing)}")
@@ -164,7 +168,7 @@ def _entry(told: Message, dist_info: Path, environment: Path) -> str:
     files = sorted(
         path
         for row in record
-        if _LICENCE_FILE.match(Path(row[0]).name) and (path := dist_info.parent / row[0]).is_file()
+        if LICENCE_FILE.match(Path(row[0]).name) and (path := dist_info.parent / row[0]).is_file()
     )
     licence = told["License-Expression"] or told["License"] or _classified(told)
     if not licence and files:
@@ -187,11 +191,6 @@ def _origins(told: Message) -> list[str]:
     named = [value.partition(",") for value in told.get_all("Project-URL", [])]
     sources = [url.strip() for label, _, url in named if "source" in label.lower() or "repo" in label.lower()]
     return [*sources, *filter(None, [told["Home-page"]]), *(url.strip() for _, _, url in named)]
-
-
-def _normal(name: str) -> str:
-    """PEP 503."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _write(root: Path, place: Path, content: bytes) -> None:

@@ -34,6 +34,7 @@ _WHEEL_OF = (
     *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
     *("--platform", "manylinux_2_28_x86_64"),
 )
+_PINNED = ("--only-binary", ":all:", "--no-deps", "--require-hashes")
 _PIP = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "20")
 _NOTICE = """\
 {names}: converted from {wheel} of MediaPipe, Copyright The MediaPipe Authors,
@@ -74,18 +75,7 @@ def make(into: Path, cache: Path = CACHE) -> None:
 def _wheel(manifest: dict[str, Any], cache: Path) -> Path:
     wheel = cache / str(manifest["made_from"]["wheel"])
     if not wheel.exists():
-        _pip(
-            "download",
-            "--only-binary",
-            ":all:",
-            "--no-deps",
-            "--require-hashes",
-            *_WHEEL_OF,
-            "--dest",
-            cache,
-            "-r",
-            LOCK,
-        )
+        _pip("download", *_PINNED, *_WHEEL_OF, "--dest", cache, "-r", LOCK)
     if hashlib.sha256(wheel.read_bytes()).hexdigest() not in LOCK.read_text():
         wheel.unlink()
         raise PackagingError(f"{wheel} was not the file that {LOCK} pins, and was deleted; try again")
@@ -99,17 +89,7 @@ def _convert(network: Path, goal: Path, cache: Path) -> None:
     if not packages.exists():
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             part = Path(scratch, "packages")
-            _pip(
-                "install",
-                "--only-binary",
-                ":all:",
-                "--no-deps",
-                "--require-hashes",
-                "--target",
-                part,
-                "-r",
-                CONVERT_LOCK,
-            )
+            _pip("install", *_PINNED, "--target", part, "-r", CONVERT_LOCK)
             part.rename(packages)
     run([sys.executable, _HERE / "tflite_onnx.py", network, goal], env={"PYTHONPATH": str(packages)})
 

@@ -5,6 +5,7 @@ compiled and nothing of this machine's own packages is used.
 """
 
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from tools.rig.packaging.process import run
 
 NOT_ON_A_BOARD = frozenset({"pip"})
 """sqlite-utils names pip for its plugin command; a board installs nothing by it."""
+
+WHEEL_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Debian's name of each architecture, and that in the names of wheels and of the kernel."""
 
 PKCS11 = frozenset({"asn1crypto", "python-pkcs11"})
 """What a `pkcs11:` signer needs; the lock of the development environment pins both."""
@@ -36,9 +40,13 @@ _GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17")
 @dataclass(frozen=True, slots=True)
 class BuildTarget:
     debian_arch: str
-    wheel_arch: str
     python: str
     """Minor version, for example "3.11"."""
+
+    @property
+    def wheel_arch(self) -> str:
+        """The architecture as wheels name it."""
+        return WHEEL_ARCHS[self.debian_arch]
 
     @property
     def pip_options(self) -> list[str]:
@@ -80,17 +88,21 @@ def build_own(source: Path, into: Path) -> Path:
     return wheel
 
 
-def install(lock: Path, wheels: Path, own: Path, target: BuildTarget, site_packages: Path) -> None:
-    """Unpack the wheels of `lock`, checked by hash once more, and `own` into an empty `site_packages`."""
+def install(lock: Path, wheels: Path, target: BuildTarget, site_packages: Path) -> None:
+    """Unpack the wheels of `lock`, checked by hash once more, into an empty `site_packages`."""
+    _unpack(wheels, target, site_packages, "--require-hashes", "-r", lock)
+
+
+def install_own(own: Path, target: BuildTarget, site_packages: Path) -> None:
+    """Unpack the project's own wheel."""
+    _unpack(own.parent, target, site_packages, own.stem.split("-")[0])
+
+
+def _unpack(wheels: Path, target: BuildTarget, site_packages: Path, *what: object) -> None:
     offline = ("--no-index", "--find-links", wheels, "--no-deps", "--no-compile", "--target", site_packages)
-    _pip("install", *offline, "--require-hashes", *target.pip_options, "-r", lock)
-    _pip("install", *offline, "--find-links", own.parent, *target.pip_options, own.stem.split("-")[0])
-    # Written with the builder's interpreter in them; `tools.rig.packaging.tree` writes the programs' scripts.
-    scripts = site_packages / "bin"
-    if scripts.is_dir():
-        for script in scripts.iterdir():
-            script.unlink()
-        scripts.rmdir()
+    _pip("install", *offline, *target.pip_options, *what)
+    # pip wrote the programs' scripts with the builder's interpreter in them; ours are written elsewhere.
+    shutil.rmtree(site_packages / "bin", ignore_errors=True)
 
 
 def _pip(*arguments: object) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.rig.packaging import tree
-from tools.rig.packaging.deb import SOURCE, WHEEL_ARCHS
+from tools.rig.packaging.deb import SOURCE
 from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.process import run
@@ -30,7 +30,7 @@ from tools.rig.packaging.release.provenance import statement
 from tools.rig.packaging.release.sbom import Artefact, write_sbom
 from tools.rig.packaging.release.server_deb import ServerBuild, build_server_deb
 from tools.rig.packaging.release.signing import Signer, signer
-from tools.rig.packaging.wheels import BuildTarget
+from tools.rig.packaging.wheels import WHEEL_ARCHS, BuildTarget
 
 SUMS = "SHA256SUMS"
 DIRTY = "+dirty"
@@ -118,7 +118,7 @@ def _packages(order: Order, steps: Steps, wheels: Path, arch: str) -> list[Path]
                 ServerBuild(
                     source=SOURCE,
                     wheels=wheels,
-                    target=BuildTarget(arch, WHEEL_ARCHS[arch], release.python),
+                    target=BuildTarget(arch, release.python),
                     version=release.version(order.version),
                     epoch=order.epoch,
                     cache=order.out / "cache",

@@ -1,16 +1,14 @@
 """An environment for another machine: third parties of a lock and wheels of our own, under one prefix."""
 
 import re
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tools.rig.packaging.process import run
 from tools.rig.packaging.tree import below
-from tools.rig.packaging.wheels import BuildTarget, download
+from tools.rig.packaging.wheels import BuildTarget, download, install
 
 NOT_ON_A_SERVER = frozenset(
     {
@@ -85,14 +83,7 @@ def install_environment(
     script.chmod(0o755)
     if lock.stat().st_size:
         download(lock, target, cache)
-        run(
-            [
-                *(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
-                *("install", "--no-index", "--find-links", cache, "--no-deps", "--no-compile"),
-                *("--target", site_packages, "--require-hashes", *target.pip_options, "-r", lock),
-            ]
-        )
-    remove_scripts(site_packages)
+        install(lock, cache, target, site_packages)
     for wheel in own:
         unpack_own(wheel, site_packages)
     return site_packages
@@ -102,12 +93,3 @@ def unpack_own(wheel: Path, site_packages: Path) -> None:
     """Add a wheel of this project: pure Python, without data files."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site_packages)
-
-
-def remove_scripts(site_packages: Path) -> None:
-    """Remove the programs that pip wrote with the builder's interpreter in them."""
-    scripts = site_packages / "bin"
-    if scripts.is_dir():
-        for script in scripts.iterdir():
-            script.unlink()
-        scripts.rmdir()

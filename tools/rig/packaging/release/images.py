@@ -16,11 +16,10 @@ from tools.rig.packaging.release.environment import (
 )
 from tools.rig.packaging.release.oci import USER, ContainerImage, pack_layer, write_image
 from tools.rig.packaging.tree import below
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, WHEEL_ARCHS, BuildTarget
 
 PREFIX = Path("/opt/palm-access")
 SERVER_DATA = Path("/var/lib/palm-access-cloud")
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 _ETC = {
     "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\npalm:x:{USER}:{USER}:palm:/tmp:/usr/sbin/nologin\n",
@@ -98,7 +97,7 @@ def layer_roots(
     kind: ImageKind, arch: str, *, source: Path, wheels: Path, cache: Path, into: Path
 ) -> list[Path]:
     """The folders of the image's layers below `into`: Debian, third parties, and what is ours."""
-    target = BuildTarget(arch, _MACHINES[arch], base.PYTHON)
+    target = BuildTarget(arch, base.PYTHON)
     debian, third, ours = into / "debian", into / "third", into / "ours"
     packages = (source / base.LOCK).read_text()
     base.unpack_base(base.pinned(packages, arch), cache / "debian", debian)
@@ -111,7 +110,7 @@ def layer_roots(
         here != target.wheel_arch
     ):  # byte code is the same on every architecture, the program that makes it is not
         python = into / "builder"
-        builder = next(name for name, machine in _MACHINES.items() if machine == here)
+        builder = next(name for name, machine in WHEEL_ARCHS.items() if machine == here)
         base.unpack_base(base.pinned(packages, builder), cache / "debian", python)
     lock = into / "lock.txt"
     lock.write_text(for_target((source / LOCK).read_text(), target, kind.left_out))

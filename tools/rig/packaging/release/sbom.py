@@ -32,7 +32,9 @@ from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
+from packaging.utils import canonicalize_name
 
+from tools.rig.packaging.documents import LICENCE_FILE
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.release.distributions import sha256
 
@@ -45,7 +47,6 @@ _LIBRARY = re.compile(
     r".*\.libs/(lib[^/]*?)-[0-9a-f]{8}(?:-[0-9a-f]{8})?(?:\.([0-9][^/]*?))?\.so(?:\.([0-9][^/]*))?$"
 )
 _MODEL = re.compile(r"(?:.*/)?(?:models/shipped/([^/]+)|share/palm-access/(hand-weights))/")
-_LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
 _DEP5_LICENCE = re.compile(r"^License: *(\S.*)$", re.MULTILINE)
 
 
@@ -176,7 +177,7 @@ def _claims(found: Contents, itself: str) -> Iterator[tuple[Component, Iterable[
         yield _model(model, table["models"]), names
     for place in sorted(name for name in found.texts if name.endswith(".dist-info/RECORD")):
         told = HeaderParser().parsestr(found.texts[f"{posixpath.dirname(place)}/METADATA"])
-        if _normal(told["Name"]) != itself:
+        if canonicalize_name(told["Name"]) != itself:
             listed = [name for name in _recorded(place, found.texts[place]) if name not in apart]
             yield _distribution(told, listed, table), listed
     for told, listed in _debian_packages(found.texts):
@@ -192,7 +193,7 @@ def _recorded(place: str, text: str) -> Iterator[str]:
 
 
 def _distribution(told: Message, listed: Sequence[str], table: Mapping[str, Mapping[str, str]]) -> Component:
-    name, version = _normal(told["Name"]), told["Version"]
+    name, version = canonicalize_name(told["Name"]), told["Version"]
     licence = told["License-Expression"] or table["distributions"].get(name)
     if not licence:
         raise PackagingError(
@@ -201,7 +202,7 @@ def _distribution(told: Message, listed: Sequence[str], table: Mapping[str, Mapp
         )
     more = table["compiled_in"].get(name)
     bills = [one for one in listed if ".dist-info/sboms/" in one]
-    texts = [one for one in listed if _LICENCE_FILE.match(posixpath.basename(one)) or "/licenses/" in one]
+    texts = [one for one in listed if LICENCE_FILE.match(posixpath.basename(one)) or "/licenses/" in one]
     return Component(
         name=name,
         version=version,
@@ -274,8 +275,3 @@ def _evidence(component: Component) -> ComponentEvidence:
     if component.evidence is None:
         raise TypeError(f"{component.name} has no files")
     return component.evidence
-
-
-def _normal(name: str) -> str:
-    """PEP 503."""
-    return re.sub(r"[-_.]+", "-", name).lower()
