@@ -1,5 +1,7 @@
 """What tests of several rooms begin with."""
 
+import functools
+import inspect
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +9,21 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.until import run
 from tools.kit.c_validator.driver import SANITIZERS, NoCompilerError, build
 from tools.rig.browser import Tab, browsing, find_chromium
 
 # A machine with other work stops a test for longer than an example takes.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """A test that is a coroutine runs in a loop of its own."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+        pyfuncitem.obj = functools.wraps(test)(lambda **given: run(lambda: test(**given), within_s=100.0))
 
 
 @pytest.fixture(scope="session")

@@ -60,77 +60,64 @@ def fails(answer: bytes | Callable[[asyncio.StreamWriter], object], kind: type[C
     return run(scenario)
 
 
-def test_every_request_is_signed_with_what_is_really_sent() -> None:
-    async def scenario() -> None:
-        async with scripted([http(200, {})]) as double, client(double.origin) as cloud:
-            await cloud.device_status()
-            await cloud.gallery_deltas(epoch=3, after_seq=17, wait_s=0)
-            await cloud.gallery_snapshot(None)
-            await cloud.gallery_snapshot("abc_=-")
-            await cloud.upload_verdicts(b'{"items":[]}', "key-1")
-            await cloud.register(b"{}", "tok", "key-2")
-            nonces = {verified(seen, double.origin).nonce for seen in double.seen}
-            assert len(nonces) == 6
-            targets = [seen.target for seen in double.seen]
-            assert targets[1] == "/v1/gallery/deltas?epoch=3&after_seq=17&limit=200&wait_s=0"
-            assert targets[2:4] == ["/v1/gallery/snapshot", "/v1/gallery/snapshot?cursor=abc_=-"]
-            assert double.seen[4].headers["idempotency-key"] == "key-1"
-            assert double.seen[4].headers["content-type"] == "application/json"
-            assert double.seen[5].headers["authorization"] == "Provisioning tok"
-
-    run(scenario)
+async def test_every_request_is_signed_with_what_is_really_sent() -> None:
+    async with scripted([http(200, {})]) as double, client(double.origin) as cloud:
+        await cloud.device_status()
+        await cloud.gallery_deltas(epoch=3, after_seq=17, wait_s=0)
+        await cloud.gallery_snapshot(None)
+        await cloud.gallery_snapshot("abc_=-")
+        await cloud.upload_verdicts(b'{"items":[]}', "key-1")
+        await cloud.register(b"{}", "tok", "key-2")
+        nonces = {verified(seen, double.origin).nonce for seen in double.seen}
+        assert len(nonces) == 6
+        targets = [seen.target for seen in double.seen]
+        assert targets[1] == "/v1/gallery/deltas?epoch=3&after_seq=17&limit=200&wait_s=0"
+        assert targets[2:4] == ["/v1/gallery/snapshot", "/v1/gallery/snapshot?cursor=abc_=-"]
+        assert double.seen[4].headers["idempotency-key"] == "key-1"
+        assert double.seen[4].headers["content-type"] == "application/json"
+        assert double.seen[5].headers["authorization"] == "Provisioning tok"
 
 
-def test_a_repeated_post_has_the_same_key_and_body_and_another_nonce() -> None:
-    async def scenario() -> None:
-        answers = [problem(500, "internal_error", retryable=True), http(200, {})]
-        async with scripted(answers) as double, client(double.origin) as cloud:
-            with pytest.raises(CloudProblem) as caught:
-                await cloud.upload_verdicts(b'{"a":1}', "key-1")
-            assert is_transient(caught.value)
+async def test_a_repeated_post_has_the_same_key_and_body_and_another_nonce() -> None:
+    answers = [problem(500, "internal_error", retryable=True), http(200, {})]
+    async with scripted(answers) as double, client(double.origin) as cloud:
+        with pytest.raises(CloudProblem) as caught:
             await cloud.upload_verdicts(b'{"a":1}', "key-1")
-            first, second = double.seen
-            assert (first.body, first.headers["idempotency-key"]) == (
-                second.body,
-                second.headers["idempotency-key"],
-            )
-            assert verified(first, double.origin).nonce != verified(second, double.origin).nonce
-
-    run(scenario)
-
-
-def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
-    async def scenario() -> None:
-        clock = {"Svc-Server-Time": "2027-01-15T08:00:00.000Z"}
-        refused = problem(401, "unauthenticated", headers=clock)
-        async with scripted([refused, http(200, {})]) as double, client(double.origin, wall_ms=0) as cloud:
-            await cloud.device_status()
-            await cloud.device_status()
-            assert len(double.seen) == 3
-            with pytest.raises(HttpSignatureError):
-                verified(double.seen[0], double.origin)
-            verified(double.seen[1], double.origin)
-            verified(double.seen[2], double.origin)
-
-    run(scenario)
+        assert is_transient(caught.value)
+        await cloud.upload_verdicts(b'{"a":1}', "key-1")
+        first, second = double.seen
+        assert (first.body, first.headers["idempotency-key"]) == (
+            second.body,
+            second.headers["idempotency-key"],
+        )
+        assert verified(first, double.origin).nonce != verified(second, double.origin).nonce
 
 
-def test_requests_that_are_away_while_the_clock_is_corrected_are_corrected_too() -> None:
+async def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
+    clock = {"Svc-Server-Time": "2027-01-15T08:00:00.000Z"}
+    refused = problem(401, "unauthenticated", headers=clock)
+    async with scripted([refused, http(200, {})]) as double, client(double.origin, wall_ms=0) as cloud:
+        await cloud.device_status()
+        await cloud.device_status()
+        assert len(double.seen) == 3
+        with pytest.raises(HttpSignatureError):
+            verified(double.seen[0], double.origin)
+        verified(double.seen[1], double.origin)
+        verified(double.seen[2], double.origin)
+
+
+async def test_requests_that_are_away_while_the_clock_is_corrected_are_corrected_too() -> None:
     refused = problem(401, "unauthenticated", headers={"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
+    both = asyncio.Barrier(2)
 
-    async def scenario() -> None:
-        both = asyncio.Barrier(2)
+    async def refuses(writer: asyncio.StreamWriter) -> None:
+        await both.wait()
+        writer.write(refused)
 
-        async def refuses(writer: asyncio.StreamWriter) -> None:
-            await both.wait()
-            writer.write(refused)
-
-        async with scripted([refuses, refuses, http(200, {})]) as double:
-            async with client(double.origin, wall_ms=0) as cloud:
-                await asyncio.gather(cloud.device_status(), cloud.signing_keys())
-            assert len(double.seen) == 4
-
-    run(scenario)
+    async with scripted([refuses, refuses, http(200, {})]) as double:
+        async with client(double.origin, wall_ms=0) as cloud:
+            await asyncio.gather(cloud.device_status(), cloud.signing_keys())
+        assert len(double.seen) == 4
 
 
 def test_a_clock_that_is_set_while_a_request_is_away_explains_its_401() -> None:
@@ -151,28 +138,22 @@ def test_a_clock_that_is_set_while_a_request_is_away_explains_its_401() -> None:
     run(scenario)
 
 
-def test_no_cookie_is_kept() -> None:
-    async def scenario() -> None:
-        async with scripted([http(200, {}, Set_Cookie="a=1; Path=/")]) as double:
-            async with client(double.origin) as cloud:
+async def test_no_cookie_is_kept() -> None:
+    async with scripted([http(200, {}, Set_Cookie="a=1; Path=/")]) as double:
+        async with client(double.origin) as cloud:
+            await cloud.device_status()
+            await cloud.device_status()
+        assert "cookie" not in double.seen[1].headers
+
+
+async def test_a_401_with_a_good_clock_is_not_tried_again() -> None:
+    clock = {"Svc-Server-Time": "2027-01-15T08:04:00.000Z"}
+    async with scripted([problem(401, "unauthenticated", headers=clock)]) as double:
+        async with client(double.origin) as cloud:
+            with pytest.raises(CloudProblem) as caught:
                 await cloud.device_status()
-                await cloud.device_status()
-            assert "cookie" not in double.seen[1].headers
-
-    run(scenario)
-
-
-def test_a_401_with_a_good_clock_is_not_tried_again() -> None:
-    async def scenario() -> None:
-        clock = {"Svc-Server-Time": "2027-01-15T08:04:00.000Z"}
-        async with scripted([problem(401, "unauthenticated", headers=clock)]) as double:
-            async with client(double.origin) as cloud:
-                with pytest.raises(CloudProblem) as caught:
-                    await cloud.device_status()
-            assert (caught.value.status, caught.value.code) == (401, "unauthenticated")
-            assert len(double.seen) == 1
-
-    run(scenario)
+        assert (caught.value.status, caught.value.code) == (401, "unauthenticated")
+        assert len(double.seen) == 1
 
 
 def test_a_problem_is_typed_and_nothing_unexpected_from_it_is_believed() -> None:
@@ -258,13 +239,10 @@ def test_a_connection_that_breaks_off_is_unreachable_and_worth_repeating(
     assert "no whole answer" in str(fails(trickles, CloudUnreachable))
 
 
-def test_nobody_listening_is_unreachable() -> None:
-    async def scenario() -> None:
-        async with client("http://127.0.0.1:1") as cloud:
-            with pytest.raises(CloudUnreachable, match="cannot be reached"):
-                await cloud.device_status()
-
-    run(scenario)
+async def test_nobody_listening_is_unreachable() -> None:
+    async with client("http://127.0.0.1:1") as cloud:
+        with pytest.raises(CloudUnreachable, match="cannot be reached"):
+            await cloud.device_status()
 
 
 @pytest.mark.parametrize(

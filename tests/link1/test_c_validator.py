@@ -218,66 +218,59 @@ def test_it_fits_a_small_microcontroller(program: Path) -> None:
     assert int(sizes["total"]) < 16 * 1024
 
 
-def test_it_opens_for_its_own_open_request_and_for_nothing_else(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            await device.saw(ReadyReceived)
-            # Without a request.
-            device.say(verdict_for(request(9), seq=1))
-            assert (await told_verdict(validator))["said"] == "not_open"
-            stale = (await device.saw(DecisionReceived)).decision
-            assert (stale.actuated, stale.reason, stale.decision_seq) == (False, "stale", 1)
-            # Another nonce, another time, another ttl than asked for.
-            mine = await asked(device, validator)
-            for seq, other in enumerate(
-                (
-                    replace(mine, nonce_b64="A" * 22 + "=="),
-                    replace(mine, issued_at_ms=mine.issued_at_ms + 1),
-                    replace(mine, ttl_ms=mine.ttl_ms + 1),
-                ),
-                start=2,
-            ):
-                device.say(verdict_for(other, seq=seq))
-                assert (await told_verdict(validator))["said"] == "mismatch"
-                assert not (await device.saw(DecisionReceived)).decision.actuated
-            assert opened(validator) == 0
-            # The right one, and then a copy of it.
-            ref = device.say(verdict_for(mine, seq=5))
-            await validator.told("gate_opened", within_s=WITHIN_S)
-            assert (await told_verdict(validator))["verdict_ref"] == ref
-            first = await device.saw(DecisionReceived)
-            assert (first.decision.actuated, first.decision.verdict_ref) == (True, ref)
-            device.say(verdict_for(mine, seq=5))
-            assert (await told_verdict(validator))["said"] == "repeat"
-            assert (await device.saw(DecisionReceived)).wrapper == first.wrapper, "byte for byte"
-            # A verdict_seq that was acted on already.
-            mine = await asked(device, validator)
-            device.say(verdict_for(mine, seq=5))
-            assert (await told_verdict(validator))["said"] == "old_seq"
-            assert opened(validator) == 0
-
-    asyncio.run(story())
+async def test_it_opens_for_its_own_open_request_and_for_nothing_else(setting: Setting) -> None:
+    async with setting.joined("--manual") as (device, validator):
+        await device.saw(ReadyReceived)
+        # Without a request.
+        device.say(verdict_for(request(9), seq=1))
+        assert (await told_verdict(validator))["said"] == "not_open"
+        stale = (await device.saw(DecisionReceived)).decision
+        assert (stale.actuated, stale.reason, stale.decision_seq) == (False, "stale", 1)
+        # Another nonce, another time, another ttl than asked for.
+        mine = await asked(device, validator)
+        for seq, other in enumerate(
+            (
+                replace(mine, nonce_b64="A" * 22 + "=="),
+                replace(mine, issued_at_ms=mine.issued_at_ms + 1),
+                replace(mine, ttl_ms=mine.ttl_ms + 1),
+            ),
+            start=2,
+        ):
+            device.say(verdict_for(other, seq=seq))
+            assert (await told_verdict(validator))["said"] == "mismatch"
+            assert not (await device.saw(DecisionReceived)).decision.actuated
+        assert opened(validator) == 0
+        # The right one, and then a copy of it.
+        ref = device.say(verdict_for(mine, seq=5))
+        await validator.told("gate_opened", within_s=WITHIN_S)
+        assert (await told_verdict(validator))["verdict_ref"] == ref
+        first = await device.saw(DecisionReceived)
+        assert (first.decision.actuated, first.decision.verdict_ref) == (True, ref)
+        device.say(verdict_for(mine, seq=5))
+        assert (await told_verdict(validator))["said"] == "repeat"
+        assert (await device.saw(DecisionReceived)).wrapper == first.wrapper, "byte for byte"
+        # A verdict_seq that was acted on already.
+        mine = await asked(device, validator)
+        device.say(verdict_for(mine, seq=5))
+        assert (await told_verdict(validator))["said"] == "old_seq"
+        assert opened(validator) == 0
 
 
-def test_what_it_says_breaks_no_rule_of_the_model(setting: Setting) -> None:
+async def test_what_it_says_breaks_no_rule_of_the_model(setting: Setting) -> None:
     """Requests, a cancel and a verdict that crosses it, as the device's port saw them."""
-
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            for seq in range(1, 4):
-                mine = await asked(device, validator)
-                if seq == 2:
-                    validator.command("c")
-                    await device.saw(CancelReceived)
-                device.say(verdict_for(mine, seq=seq))
-                decision: DecisionReceived = await device.saw(DecisionReceived)
-                assert decision.decision.actuated is (seq != 2)
-        breaches, messages = breaches_of(device.packets)
-        # The verdicts of this test are not chained.
-        assert [breach for breach in breaches if "prev_ref" not in breach.rule] == []
-        assert messages >= 12
-
-    asyncio.run(story())
+    async with setting.joined("--manual") as (device, validator):
+        for seq in range(1, 4):
+            mine = await asked(device, validator)
+            if seq == 2:
+                validator.command("c")
+                await device.saw(CancelReceived)
+            device.say(verdict_for(mine, seq=seq))
+            decision: DecisionReceived = await device.saw(DecisionReceived)
+            assert decision.decision.actuated is (seq != 2)
+    breaches, messages = breaches_of(device.packets)
+    # The verdicts of this test are not chained.
+    assert [breach for breach in breaches if "prev_ref" not in breach.rule] == []
+    assert messages >= 12
 
 
 def test_it_refuses_what_does_not_hold(setting: Setting) -> None:
@@ -311,69 +304,58 @@ def test_it_refuses_what_does_not_hold(setting: Setting) -> None:
     asyncio.run(story())
 
 
-def test_what_cannot_be_read_is_answered_about_its_type_and_an_error_never(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, _):
-            await device.saw(ReadyReceived)
-            for member in (b'"v":2', b'"v":1,"of_later":1', b'"v":true', b'"v":1,"body":[]'):
-                body = b"" if b"body" in member else b'"body":{},'
-                for type_ in (b"error", b"resolve"):
-                    text = b"{" + body + b'"type":"' + type_ + b'",' + member + b"}"
-                    device.end.link.send(Channel.CONTROL, Outgoing("x", text))
-                device.pump.kick()
-                said: ErrorReceived = await device.saw(ErrorReceived)
-                assert (said.about, said.code) == (
-                    "resolve",
-                    "unsupported_version" if b"2" in member else "malformed",
-                )
-
-    asyncio.run(story())
-
-
-def test_it_asks_a_device_that_serves_no_one_once_a_second(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined() as (device, validator):
-            await device.saw(ReadyReceived)
-            device.end.send_status(device_status(serving=False))
+async def test_what_cannot_be_read_is_answered_about_its_type_and_an_error_never(setting: Setting) -> None:
+    async with setting.joined("--manual") as (device, _):
+        await device.saw(ReadyReceived)
+        for member in (b'"v":2', b'"v":1,"of_later":1', b'"v":true', b'"v":1,"body":[]'):
+            body = b"" if b"body" in member else b'"body":{},'
+            for type_ in (b"error", b"resolve"):
+                text = b"{" + body + b'"type":"' + type_ + b'",' + member + b"}"
+                device.end.link.send(Channel.CONTROL, Outgoing("x", text))
             device.pump.kick()
-            await validator.told("status", lambda line: line["detail"] == "not serving", within_s=WITHIN_S)
-            ended_at = []
-            for _ in range(3):
-                received: RequestReceived = await device.saw(RequestReceived)
-                ended_at.append(monotonic())
-                device.end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, received.request.txn_id)
-                device.pump.kick()
-            assert ended_at[2] - ended_at[0] > 1.9
-
-    asyncio.run(story())
-
-
-def test_cancelled_replaced_late_and_expired_requests(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual", "--ttl-ms", "500") as (device, validator):
-            mine = await asked(device, validator)
-            device.end.send_guide(mine.txn_id, GuideHint.CLOSER)
-            device.pump.kick()
-            assert (await validator.told("guide", within_s=WITHIN_S))["detail"] == "closer"
-            validator.command("c")
-            assert (await device.saw(CancelReceived)).txn_id == mine.txn_id
-            device.say(verdict_for(mine, seq=1))
-            assert not (await told_verdict(validator))["actuated"]
-            older = await asked(device, validator)
-            newer = await asked(device, validator)
-            device.say(verdict_for(older, seq=2))
-            assert (await told_verdict(validator))["said"] == "not_open"
-            device.end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, newer.txn_id)
-            device.pump.kick()
-            await validator.told("request_ended", lambda line: line["detail"] == "expired", within_s=WITHIN_S)
-            last = await asked(device, validator)
-            await validator.told(
-                "request_ended", lambda line: line["detail"] == "no_answer", within_s=WITHIN_S
+            said: ErrorReceived = await device.saw(ErrorReceived)
+            assert (said.about, said.code) == (
+                "resolve",
+                "unsupported_version" if b"2" in member else "malformed",
             )
-            device.say(verdict_for(last, seq=3))
-            assert (await told_verdict(validator))["said"] == "not_open"
 
-    asyncio.run(story())
+
+async def test_it_asks_a_device_that_serves_no_one_once_a_second(setting: Setting) -> None:
+    async with setting.joined() as (device, validator):
+        await device.saw(ReadyReceived)
+        device.end.send_status(device_status(serving=False))
+        device.pump.kick()
+        await validator.told("status", lambda line: line["detail"] == "not serving", within_s=WITHIN_S)
+        ended_at = []
+        for _ in range(3):
+            received: RequestReceived = await device.saw(RequestReceived)
+            ended_at.append(monotonic())
+            device.end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, received.request.txn_id)
+            device.pump.kick()
+        assert ended_at[2] - ended_at[0] > 1.9
+
+
+async def test_cancelled_replaced_late_and_expired_requests(setting: Setting) -> None:
+    async with setting.joined("--manual", "--ttl-ms", "500") as (device, validator):
+        mine = await asked(device, validator)
+        device.end.send_guide(mine.txn_id, GuideHint.CLOSER)
+        device.pump.kick()
+        assert (await validator.told("guide", within_s=WITHIN_S))["detail"] == "closer"
+        validator.command("c")
+        assert (await device.saw(CancelReceived)).txn_id == mine.txn_id
+        device.say(verdict_for(mine, seq=1))
+        assert not (await told_verdict(validator))["actuated"]
+        older = await asked(device, validator)
+        newer = await asked(device, validator)
+        device.say(verdict_for(older, seq=2))
+        assert (await told_verdict(validator))["said"] == "not_open"
+        device.end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, newer.txn_id)
+        device.pump.kick()
+        await validator.told("request_ended", lambda line: line["detail"] == "expired", within_s=WITHIN_S)
+        last = await asked(device, validator)
+        await validator.told("request_ended", lambda line: line["detail"] == "no_answer", within_s=WITHIN_S)
+        device.say(verdict_for(last, seq=3))
+        assert (await told_verdict(validator))["said"] == "not_open"
 
 
 def test_a_wrong_key_on_either_side_is_unpaired_and_nothing_is_served(setting: Setting) -> None:
@@ -397,51 +379,44 @@ def test_a_wrong_key_on_either_side_is_unpaired_and_nothing_is_served(setting: S
     asyncio.run(refused_there(validator_keys=pinned(STRANGER_KEY.public)))
 
 
-def test_what_became_of_these_is_answered_also_after_a_restart(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual", "--passage-sensor") as (device, validator):
-            assert (await device.saw(ReadyReceived)).passage_sensor
-            ref = device.say(verdict_for(await asked(device, validator), seq=1))
-            decision = (await device.saw(DecisionReceived)).wrapper
-            passage = (await device.saw(PassageReceived)).wrapper
-            assert (passage["passage"]["cause"], passage["passage"]["dbd_event_seq"]) == ("giro", 1)
-        async with setting.joined("--manual", "--passage-sensor") as (device, validator):
-            await device.saw(ReadyReceived)
-            mine = await asked(device, validator)
-            device.end.send_resolve([ref, "f" * 32])
-            device.pump.kick()
-            assert (await device.saw(DecisionReceived)).wrapper == decision
-            assert (await device.saw(PassageReceived)).wrapper == passage
-            assert not any(isinstance(event, UnknownReceived) for event in device.events), "a request is open"
-            device.say(verdict_for(mine, seq=2))
-            assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
-
-    asyncio.run(story())
+async def test_what_became_of_these_is_answered_also_after_a_restart(setting: Setting) -> None:
+    async with setting.joined("--manual", "--passage-sensor") as (device, validator):
+        assert (await device.saw(ReadyReceived)).passage_sensor
+        ref = device.say(verdict_for(await asked(device, validator), seq=1))
+        decision = (await device.saw(DecisionReceived)).wrapper
+        passage = (await device.saw(PassageReceived)).wrapper
+        assert (passage["passage"]["cause"], passage["passage"]["dbd_event_seq"]) == ("giro", 1)
+    async with setting.joined("--manual", "--passage-sensor") as (device, validator):
+        await device.saw(ReadyReceived)
+        mine = await asked(device, validator)
+        device.end.send_resolve([ref, "f" * 32])
+        device.pump.kick()
+        assert (await device.saw(DecisionReceived)).wrapper == decision
+        assert (await device.saw(PassageReceived)).wrapper == passage
+        assert not any(isinstance(event, UnknownReceived) for event in device.events), "a request is open"
+        device.say(verdict_for(mine, seq=2))
+        assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
 
 
-def test_a_verdict_that_was_asked_about_and_then_decided_is_not_unknown(setting: Setting) -> None:
+async def test_a_verdict_that_was_asked_about_and_then_decided_is_not_unknown(setting: Setting) -> None:
     """As after a reset: the device asks about its verdict, and gives it when the request comes again."""
+    async with setting.joined("--manual") as (device, validator):
+        await device.saw(ReadyReceived)
 
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            await device.saw(ReadyReceived)
+        async def decided(seq: int, *also: str) -> None:
+            verdict = verdict_for(await asked(device, validator), seq=seq)
+            ref = object_ref(sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY))
+            device.end.send_resolve([ref, *also])
+            device.pump.kick()
+            await device.all_arrived()  # a verdict would overtake the resolve
+            device.say(verdict)
+            assert (await device.saw(DecisionReceived)).decision.actuated
 
-            async def decided(seq: int, *also: str) -> None:
-                verdict = verdict_for(await asked(device, validator), seq=seq)
-                ref = object_ref(sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY))
-                device.end.send_resolve([ref, *also])
-                device.pump.kick()
-                await device.all_arrived()  # a verdict would overtake the resolve
-                device.say(verdict)
-                assert (await device.saw(DecisionReceived)).decision.actuated
-
-            await decided(1, "f" * 32)
-            assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
-            await decided(2)
-            await asyncio.sleep(0.3)
-            assert not any(isinstance(event, UnknownReceived) for event in device.events)
-
-    asyncio.run(story())
+        await decided(1, "f" * 32)
+        assert (await device.saw(UnknownReceived)).verdict_refs == ("f" * 32,)
+        await decided(2)
+        await asyncio.sleep(0.3)
+        assert not any(isinstance(event, UnknownReceived) for event in device.events)
 
 
 def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(setting: Setting) -> None:
@@ -503,35 +478,31 @@ def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting)
     assert started().returncode == 2
 
 
-def test_every_verdict_is_decided_once_over_a_bad_cable(setting: Setting) -> None:
+async def test_every_verdict_is_decided_once_over_a_bad_cable(setting: Setting) -> None:
     setting.manipulate = mixed_faults(11, 0.1)
-
-    async def story() -> None:
-        decided: dict[str, JsonObject] = {}
-        async with setting.joined() as (device, validator):
-            asked = (await device.saw(RequestReceived)).request
-            for seq in range(1, 21):
-                txn_id = asked.txn_id
-                wrapper = sign_object(Kind.VERDICT, verdict_for(asked, seq=seq).to_obj(), DEVICE_KEY)
-                decision = None
-                while decision is None or decision.decision_seq != seq:
-                    if decision is None:
-                        device.end.send_verdict(wrapper)
-                        device.pump.kick()
-                    else:
-                        assert decided[decision.verdict_ref]["decision_seq"] == decision.decision_seq
-                    # After a reset a request comes again, and with it the moment to give the verdict again.
-                    event = await device.saw(DecisionReceived | RequestReceived)
-                    decision = event.decision if isinstance(event, DecisionReceived) else None
-                    asked = event.request if isinstance(event, RequestReceived) else asked
-                decided[decision.verdict_ref] = decision.to_obj()
-                assert decision.verdict_ref == object_ref(wrapper)
-                while asked.txn_id == txn_id and seq < 20:
-                    asked = (await device.saw(RequestReceived)).request
-        assert opened(validator) == 20
-        assert sorted(answer["decision_seq"] for answer in decided.values()) == list(range(1, 21))
-
-    asyncio.run(story())
+    decided: dict[str, JsonObject] = {}
+    async with setting.joined() as (device, validator):
+        asked = (await device.saw(RequestReceived)).request
+        for seq in range(1, 21):
+            txn_id = asked.txn_id
+            wrapper = sign_object(Kind.VERDICT, verdict_for(asked, seq=seq).to_obj(), DEVICE_KEY)
+            decision = None
+            while decision is None or decision.decision_seq != seq:
+                if decision is None:
+                    device.end.send_verdict(wrapper)
+                    device.pump.kick()
+                else:
+                    assert decided[decision.verdict_ref]["decision_seq"] == decision.decision_seq
+                # After a reset a request comes again, and with it the moment to give the verdict again.
+                event = await device.saw(DecisionReceived | RequestReceived)
+                decision = event.decision if isinstance(event, DecisionReceived) else None
+                asked = event.request if isinstance(event, RequestReceived) else asked
+            decided[decision.verdict_ref] = decision.to_obj()
+            assert decision.verdict_ref == object_ref(wrapper)
+            while asked.txn_id == txn_id and seq < 20:
+                asked = (await device.saw(RequestReceived)).request
+    assert opened(validator) == 20
+    assert sorted(answer["decision_seq"] for answer in decided.values()) == list(range(1, 21))
 
 
 # ---- the same bytes, read here and there

@@ -120,20 +120,16 @@ def test_an_end_that_restarts_is_served_again(tmp_path: Path, show_close: bool) 
         asyncio.run(scenario(cable))
 
 
-def test_a_port_that_is_not_there_yet_is_opened_when_it_comes(tmp_path: Path) -> None:
+async def test_a_port_that_is_not_there_yet_is_opened_when_it_comes(tmp_path: Path) -> None:
     path = tmp_path / "port"
-
-    async def scenario() -> None:
-        device = Watched(make_device(), str(path))
-        async with running(device):
-            assert "plug the cable in" in str(await device.port_report())
-            with PtyPair(directory=tmp_path) as cable:
-                path.symlink_to(cable.left)
-                validator = Watched(make_validator(), cable.right)
-                async with running(validator):
-                    await device.saw(Proven)
-
-    asyncio.run(scenario())
+    device = Watched(make_device(), str(path))
+    async with running(device):
+        assert "plug the cable in" in str(await device.port_report())
+        with PtyPair(directory=tmp_path) as cable:
+            path.symlink_to(cable.left)
+            validator = Watched(make_validator(), cable.right)
+            async with running(validator):
+                await device.saw(Proven)
 
 
 def test_a_fault_in_the_owner_s_handler_ends_run_with_it(tmp_path: Path) -> None:

@@ -114,70 +114,64 @@ async def stored_of(living: Living, received: VerdictReceived) -> StoredVerdict:
 
 
 @pytest.mark.parametrize("said", ["nothing", "unknown", "decision and passage"])
-def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_again(
+async def test_what_the_disk_refused_of_an_answer_is_mailed_when_it_takes_something_again(
     tmp_path: Path, said: str
 ) -> None:
     """Mail carries no verdict whose answer is still awaited. Only the device knows that none came; and a
     validator that has answered may have forgotten when it is asked again."""
     mailed = Mailed(tmp_path)
     log = tmp_path / "journal.db-wal"
+    async with mailed.running() as living:
+        gate = gate_of(living)
 
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
-
-            async def time_is_over() -> None:
-                living.clock.now_ms += POLICY.decision_timeout_ms
-                gate.tick()
-                await gate.finish()
-
-            received = await one_verdict(mailed, living, gate)
-            stored = await stored_of(living, received)
-            with no_file_may_grow_beyond(log.stat().st_size):
-                match said:
-                    case "nothing":
-                        await time_is_over()
-                    case "unknown":
-                        gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
-                    case _:
-                        gate.on_cable_event(DecisionReceived(*make_decision(stored)))
-                        gate.on_cable_event(PassageReceived(*make_passage(stored)))
-                await gate.finish()
-            assert HealthWord.STORE_FAULT in gate.health.words
-            gate.journal_is_back()
+        async def time_is_over() -> None:
+            living.clock.now_ms += POLICY.decision_timeout_ms
+            gate.tick()
             await gate.finish()
-            await time_is_over()
-            await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
-            (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
-            answered = {"signed_decision", "signed_passage"}
-            expected = answered if said == "decision and passage" else {"outcome_unknown"}
-            assert items[0].keys() & {*answered, "outcome_unknown"} == expected
 
-    asyncio.run(story())
+        received = await one_verdict(mailed, living, gate)
+        stored = await stored_of(living, received)
+        with no_file_may_grow_beyond(log.stat().st_size):
+            match said:
+                case "nothing":
+                    await time_is_over()
+                case "unknown":
+                    gate.on_cable_event(UnknownReceived((received.verdict_ref,)))
+                case _:
+                    gate.on_cable_event(DecisionReceived(*make_decision(stored)))
+                    gate.on_cable_event(PassageReceived(*make_passage(stored)))
+            await gate.finish()
+        assert HealthWord.STORE_FAULT in gate.health.words
+        gate.journal_is_back()
+        await gate.finish()
+        await time_is_over()
+        await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
+        (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
+        answered = {"signed_decision", "signed_passage"}
+        expected = answered if said == "decision and passage" else {"outcome_unknown"}
+        assert items[0].keys() & {*answered, "outcome_unknown"} == expected
 
 
-def test_a_wrong_decision_that_the_disk_refused_is_kept_when_it_takes_something_again(tmp_path: Path) -> None:
+async def test_a_wrong_decision_that_the_disk_refused_is_kept_when_it_takes_something_again(
+    tmp_path: Path,
+) -> None:
     mailed = Mailed(tmp_path)
-
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
-            stored = await stored_of(living, await one_verdict(mailed, living, gate))
-            wrong, wrapper = make_decision(stored, verdict_ref="0" * 64)
-            with no_file_may_grow_beyond((tmp_path / "journal.db-wal").stat().st_size):
-                gate.on_cable_event(DecisionReceived(wrong, wrapper))
-                await gate.finish()
-            gate.journal_is_back()
+    async with mailed.running() as living:
+        gate = gate_of(living)
+        stored = await stored_of(living, await one_verdict(mailed, living, gate))
+        wrong, wrapper = make_decision(stored, verdict_ref="0" * 64)
+        with no_file_may_grow_beyond((tmp_path / "journal.db-wal").stat().st_size):
+            gate.on_cable_event(DecisionReceived(wrong, wrapper))
             await gate.finish()
-            kept = await living.threads[0].do(
-                lambda: living.journal.record_evidence("decision", wrapper, wrong.txn_id)
-            )
-            assert not kept, "it is evidence already"
+        gate.journal_is_back()
+        await gate.finish()
+        kept = await living.threads[0].do(
+            lambda: living.journal.record_evidence("decision", wrapper, wrong.txn_id)
+        )
+        assert not kept, "it is evidence already"
 
-    asyncio.run(story())
 
-
-def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
+async def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anyone in the cable can forge them, and a verdict waits for the journal behind what they ask."""
@@ -189,76 +183,64 @@ def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
         return read(journal, txn_id)
 
     monkeypatch.setattr(Journal, "find_txn", counted)
+    async with mailed.running() as living:
+        gate = gate_of(living)
+        await living.carry()
+        await gate.finish()
 
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
-            await living.carry()
+        async def flood_while_the_journal_is_busy(*, session_ends: bool) -> None:
+            async with busy_journal(living):
+                for number in range(1_000):
+                    gate.on_cable_event(CancelReceived(f"{number:032x}"))
+                await asyncio.sleep(0)
+                if session_ends:
+                    gate.on_cable_event(Down(DownReason.PEER_RESET, proven=True))
             await gate.finish()
 
-            async def flood_while_the_journal_is_busy(*, session_ends: bool) -> None:
-                async with busy_journal(living):
-                    for number in range(1_000):
-                        gate.on_cable_event(CancelReceived(f"{number:032x}"))
-                    await asyncio.sleep(0)
-                    if session_ends:
-                        gate.on_cable_event(Down(DownReason.PEER_RESET, proven=True))
-                await gate.finish()
-
-            await flood_while_the_journal_is_busy(session_ends=True)
-            assert asked == []
-            for _ in range(2):
-                asked.clear()
-                await flood_while_the_journal_is_busy(session_ends=False)
-                assert asked == [f"{number:032x}" for number in range(MAX_CANCELS_ASKING)]
-
-    asyncio.run(story())
+        await flood_while_the_journal_is_busy(session_ends=True)
+        assert asked == []
+        for _ in range(2):
+            asked.clear()
+            await flood_while_the_journal_is_busy(session_ends=False)
+            assert asked == [f"{number:032x}" for number in range(MAX_CANCELS_ASKING)]
 
 
-def test_a_cancel_behind_the_answers_to_a_resolve_is_answered(tmp_path: Path) -> None:
+async def test_a_cancel_behind_the_answers_to_a_resolve_is_answered(tmp_path: Path) -> None:
     """It was acknowledged: where it was dropped, the request stayed armed until its ttl ended."""
     mailed = Mailed(tmp_path)
-
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
-            received = await one_verdict(mailed, living, gate)
-            decision, wrapper = make_decision(await stored_of(living, received))
-            async with busy_journal(living):
-                for _ in range(2 * MAX_REFS):
-                    gate.on_cable_event(DecisionReceived(decision, wrapper))
-                gate.on_cable_event(CancelReceived("ab" * 16))
-            await gate.finish()
-            await living.carry()
-            assert ErrorReceived("cancelled", "cancel", None) in living.cable.right_events
-
-    asyncio.run(story())
+    async with mailed.running() as living:
+        gate = gate_of(living)
+        received = await one_verdict(mailed, living, gate)
+        decision, wrapper = make_decision(await stored_of(living, received))
+        async with busy_journal(living):
+            for _ in range(2 * MAX_REFS):
+                gate.on_cable_event(DecisionReceived(decision, wrapper))
+            gate.on_cable_event(CancelReceived("ab" * 16))
+        await gate.finish()
+        await living.carry()
+        assert ErrorReceived("cancelled", "cancel", None) in living.cable.right_events
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed: bool) -> None:
+async def test_a_decision_that_finds_no_room_is_asked_for_again(tmp_path: Path, signed: bool) -> None:
     """It was acknowledged, so the validator does not send it again by itself. Cancels leave it its room."""
     mailed = Mailed(tmp_path)
-
-    async def story() -> None:
-        async with mailed.running() as living:
-            gate = gate_of(living)
-            received = await one_verdict(mailed, living, gate)
-            decision, wrapper = make_decision(await stored_of(living, received))
-            async with busy_journal(living):
-                for number in range(MAX_ASKING):
-                    txn_id = f"f{number:031x}"
-                    gate.on_cable_event(
-                        DecisionReceived(replace(decision, txn_id=txn_id), wrapper)
-                        if signed
-                        else CancelReceived(txn_id)
-                    )
-                gate.on_cable_event(DecisionReceived(decision, wrapper))
-            await gate.finish()
-            await living.carry()
-            memory = await living.threads[0].do(lambda: living.journal.find_txn(decision.txn_id))
-            assert memory is not None and (memory.decision_ref is None) is signed
-            asked = [e.verdict_refs for e in living.cable.right_events if isinstance(e, ResolveReceived)]
-            assert asked == ([(decision.verdict_ref,)] if signed else [])
-
-    asyncio.run(story())
+    async with mailed.running() as living:
+        gate = gate_of(living)
+        received = await one_verdict(mailed, living, gate)
+        decision, wrapper = make_decision(await stored_of(living, received))
+        async with busy_journal(living):
+            for number in range(MAX_ASKING):
+                txn_id = f"f{number:031x}"
+                gate.on_cable_event(
+                    DecisionReceived(replace(decision, txn_id=txn_id), wrapper)
+                    if signed
+                    else CancelReceived(txn_id)
+                )
+            gate.on_cable_event(DecisionReceived(decision, wrapper))
+        await gate.finish()
+        await living.carry()
+        memory = await living.threads[0].do(lambda: living.journal.find_txn(decision.txn_id))
+        assert memory is not None and (memory.decision_ref is None) is signed
+        asked = [e.verdict_refs for e in living.cable.right_events if isinstance(e, ResolveReceived)]
+        assert asked == ([(decision.verdict_ref,)] if signed else [])

@@ -105,34 +105,31 @@ def test_pictures_come_eight_a_second_at_most(device: Device) -> None:
     assert 2 <= shown <= took_s * 8 + 1
 
 
-def test_frames_are_let_go_when_nobody_asks() -> None:
+async def test_frames_are_let_go_when_nobody_asks() -> None:
     now_ms, changes = [1_000], [0]
 
     def changed() -> None:
         changes[0] += 1
 
-    async def scenario() -> None:
-        preview = Preview(asyncio.get_running_loop(), lambda: now_ms[0], changed)
-        frame = CameraFrame(np.zeros((48, 64, 3), np.uint8), 1_000, 1)
-        watched = [preview.watched]
-        preview.offer(frame, None)
-        asking = asyncio.create_task(preview.picture(5.0))
-        await asyncio.sleep(0)
-        watched.append(preview.watched)
-        assert changes == [1]
-        assert await preview.picture(5.0) is None  # another is being shown one
-        preview.offer(frame, None)
-        told, jpeg = await asking or ({}, b"")
-        assert (told["number"], told["hand"], jpeg[:2]) == (1, None, b"\xff\xd8")
-        asking = asyncio.create_task(preview.picture(0.05))
-        await asyncio.sleep(0)
-        preview.offer(CameraFrame(frame.pixels, 1_000 + EVERY_MS - 1, 2), None)  # too soon after the first
-        assert await asking is None
-        now_ms[0] += 10_000
-        watched.append(preview.watched)
-        assert watched == [False, True, False]
-
-    asyncio.run(scenario())
+    preview = Preview(asyncio.get_running_loop(), lambda: now_ms[0], changed)
+    frame = CameraFrame(np.zeros((48, 64, 3), np.uint8), 1_000, 1)
+    watched = [preview.watched]
+    preview.offer(frame, None)
+    asking = asyncio.create_task(preview.picture(5.0))
+    await asyncio.sleep(0)
+    watched.append(preview.watched)
+    assert changes == [1]
+    assert await preview.picture(5.0) is None  # another is being shown one
+    preview.offer(frame, None)
+    told, jpeg = await asking or ({}, b"")
+    assert (told["number"], told["hand"], jpeg[:2]) == (1, None, b"\xff\xd8")
+    asking = asyncio.create_task(preview.picture(0.05))
+    await asyncio.sleep(0)
+    preview.offer(CameraFrame(frame.pixels, 1_000 + EVERY_MS - 1, 2), None)  # too soon after the first
+    assert await asking is None
+    now_ms[0] += 10_000
+    watched.append(preview.watched)
+    assert watched == [False, True, False]
 
 
 def test_the_preview_ends_when_its_page_is_closed(device: Device) -> None:

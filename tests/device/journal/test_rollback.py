@@ -1,6 +1,5 @@
 """What must never go back does not, over restarts too; and one absurd date shuts no door."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -118,18 +117,15 @@ def test_a_halted_journal_numbers_nothing_not_after_a_restart_either(tmp_path: P
     journal.close()
 
 
-def test_a_receipt_for_records_that_were_never_made_shows_an_old_card(tmp_path: Path) -> None:
-    async def story() -> None:
-        mailed = Mailed(tmp_path)
-        async with mailed.running() as living:
-            mailed.office.post_receipt(0)
-            await living.carry_until(lambda: living.desk.position.in_applied_seq == 1)
-            assert mailed.ears.rollbacks == []
-            mailed.office.post_receipt(7)
-            await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
-            assert len(mailed.ears.rollbacks) == 1
-
-    asyncio.run(story())
+async def test_a_receipt_for_records_that_were_never_made_shows_an_old_card(tmp_path: Path) -> None:
+    mailed = Mailed(tmp_path)
+    async with mailed.running() as living:
+        mailed.office.post_receipt(0)
+        await living.carry_until(lambda: living.desk.position.in_applied_seq == 1)
+        assert mailed.ears.rollbacks == []
+        mailed.office.post_receipt(7)
+        await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
+        assert len(mailed.ears.rollbacks) == 1
 
 
 def test_only_a_clock_that_the_kernel_took_the_time_from_counts(tmp_path: Path) -> None:

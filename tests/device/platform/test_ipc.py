@@ -90,20 +90,17 @@ async def echo(request: Packet) -> Packet:
     return reply(request.payload, op=request.header["op"])
 
 
-def test_requests_on_one_connection_are_answered_in_order(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        path = tmp_path / "core.sock"
-        async with serving(path, echo):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o660
-            client = await IpcClient.connect(path)
-            for number in range(20):
-                answer = await client.call(f"op{number}", bytes([number]) * 100_000, timeout_s=5)
-                assert answer.header["op"] == f"op{number}"
-                assert answer.payload == bytes([number]) * 100_000
-            client.close()
-        assert not path.exists()
-
-    run(scenario)
+async def test_requests_on_one_connection_are_answered_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "core.sock"
+    async with serving(path, echo):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        client = await IpcClient.connect(path)
+        for number in range(20):
+            answer = await client.call(f"op{number}", bytes([number]) * 100_000, timeout_s=5)
+            assert answer.header["op"] == f"op{number}"
+            assert answer.payload == bytes([number]) * 100_000
+        client.close()
+    assert not path.exists()
 
 
 def test_a_refusal_is_told_with_its_code_and_the_connection_goes_on(tmp_path: Path) -> None:
@@ -166,18 +163,15 @@ def test_a_reply_that_comes_too_late_is_never_taken_for_another(tmp_path: Path) 
     run(scenario)
 
 
-def test_a_client_that_breaks_the_framing_is_cut_off_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path / "s", echo):
-            good = await IpcClient.connect(tmp_path / "s")
-            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
-            writer.write(b"\xff" * 64)
-            assert await reader.read() == b""
-            writer.close()
-            await good.call("still", timeout_s=5)
-            good.close()
-
-    run(scenario)
+async def test_a_client_that_breaks_the_framing_is_cut_off_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s", echo):
+        good = await IpcClient.connect(tmp_path / "s")
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(b"\xff" * 64)
+        assert await reader.read() == b""
+        writer.close()
+        await good.call("still", timeout_s=5)
+        good.close()
 
 
 def test_the_server_ending_is_noticed_by_a_waiting_client(tmp_path: Path) -> None:
@@ -202,18 +196,15 @@ def test_the_server_ending_is_noticed_by_a_waiting_client(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_a_socket_left_behind_is_replaced_but_a_live_one_and_a_file_are_not(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        path = tmp_path / "s"
-        left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        left_behind.bind(str(path))
-        left_behind.close()
-        async with serving(path, echo):
-            with pytest.raises(IpcError, match="already listens"):
-                await IpcServer.start(path, echo)
-        path.write_text("precious")
-        with pytest.raises(IpcError, match="no socket"):
+async def test_a_socket_left_behind_is_replaced_but_a_live_one_and_a_file_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left_behind.bind(str(path))
+    left_behind.close()
+    async with serving(path, echo):
+        with pytest.raises(IpcError, match="already listens"):
             await IpcServer.start(path, echo)
-        assert path.read_text() == "precious"
-
-    run(scenario)
+    path.write_text("precious")
+    with pytest.raises(IpcError, match="no socket"):
+        await IpcServer.start(path, echo)
+    assert path.read_text() == "precious"

@@ -291,24 +291,21 @@ def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_p
     with_everything(tmp_path, scenario)
 
 
-def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tmp_path: Path) -> None:
-    async def whole() -> None:
-        cloud = Cloud()
-        cloud.stream.enrol(1)
-        async with carrying(cloud, tmp_path / "carrier.sock"):
-            async with running_core(tmp_path) as core:
-                await until_async(lambda: core.gallery.position.seq == 1)
-                await core.decide(0)
-                await until_async(lambda: len(cloud.stored) == 1)
-            cloud.change(lambda: cloud.stream.enrol(2))
-            async with running_core(tmp_path) as core:
-                assert core.gallery.position.seq == 1
-                await until_async(lambda: core.gallery.position.seq == 2)
-                await until_async(lambda: core.heard.links != [] and core.heard.links[-1].online)
-                await core.decide(1)
-                await until_async(lambda: len(cloud.stored) == 2)
-
-    run(whole)
+async def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tmp_path: Path) -> None:
+    cloud = Cloud()
+    cloud.stream.enrol(1)
+    async with carrying(cloud, tmp_path / "carrier.sock"):
+        async with running_core(tmp_path) as core:
+            await until_async(lambda: core.gallery.position.seq == 1)
+            await core.decide(0)
+            await until_async(lambda: len(cloud.stored) == 1)
+        cloud.change(lambda: cloud.stream.enrol(2))
+        async with running_core(tmp_path) as core:
+            assert core.gallery.position.seq == 1
+            await until_async(lambda: core.gallery.position.seq == 2)
+            await until_async(lambda: core.heard.links != [] and core.heard.links[-1].online)
+            await core.decide(1)
+            await until_async(lambda: len(cloud.stored) == 2)
 
 
 def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) -> None:
@@ -456,22 +453,18 @@ def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_wipe_that_ended_by_mail_ends_the_carrier(tmp_path: Path, restarted: bool) -> None:
+async def test_a_wipe_that_ended_by_mail_ends_the_carrier(tmp_path: Path, restarted: bool) -> None:
     """The validator has the record, so the core needs no confirmation, and its http key is destroyed."""
-
-    async def story() -> None:
-        async with carrying(Cloud(), tmp_path / "carrier.sock") as told:
-            if restarted:
-                over = Wipe(WipeStage.CONFIRMED, "w", "gate-7-left", "gate-7", "dbd-7")
-                core = WipedDevice(settings(tmp_path), over)
-                server = await IpcServer.start(tmp_path / "carrier.sock", core.answer_carrier)
+    async with carrying(Cloud(), tmp_path / "carrier.sock") as told:
+        if restarted:
+            over = Wipe(WipeStage.CONFIRMED, "w", "gate-7-left", "gate-7", "dbd-7")
+            core = WipedDevice(settings(tmp_path), over)
+            server = await IpcServer.start(tmp_path / "carrier.sock", core.answer_carrier)
+            await until_async(lambda: told[-1:] == [OVER])
+            await server.close()
+        else:
+            async with running_core(tmp_path, wiped=True):
                 await until_async(lambda: told[-1:] == [OVER])
-                await server.close()
-            else:
-                async with running_core(tmp_path, wiped=True):
-                    await until_async(lambda: told[-1:] == [OVER])
-
-    run(story)
 
 
 def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:

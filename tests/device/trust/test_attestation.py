@@ -1,6 +1,5 @@
 """The evidence of a device's keys: signed from a file, a credential and a PKCS#11 token."""
 
-import asyncio
 import hashlib
 import json
 import os
@@ -176,7 +175,7 @@ def test_a_signer_that_holds_no_usable_key(board: Path, keys: KeyStore) -> None:
         attestation_body(chain, f"file:{board / 'absent.key'}", keys, CHALLENGE)
 
 
-def test_an_attestation_that_is_lost_on_its_way_is_due_with_the_next_status(
+async def test_an_attestation_that_is_lost_on_its_way_is_due_with_the_next_status(
     board: Path, keys: KeyStore
 ) -> None:
     section = AttestSection(board / "chain.pem", f"file:{board / 'board.key'}")
@@ -186,15 +185,12 @@ def test_an_attestation_that_is_lost_on_its_way_is_due_with_the_next_status(
         signed = json.loads(device_status(challenge_b64=b64_encode(os.urandom(16))))
         return StatusReader(DEVICE_ID, lambda _kid: SERVICE_KEY.public).read(signed)
 
-    async def story() -> None:
-        assert made.due(status())
-        await made.body()
-        assert made.due(status()), "no answer came"
-        await made.body()
-        await made.answered(422, "validation_failed")
-        assert not made.due(status()), "the service does not take it"
-
-    asyncio.run(story())
+    assert made.due(status())
+    await made.body()
+    assert made.due(status()), "no answer came"
+    await made.body()
+    await made.answered(422, "validation_failed")
+    assert not made.due(status()), "the service does not take it"
 
 
 def test_a_success_is_remembered_for_these_keys_alone(tmp_path: Path, keys: KeyStore) -> None:

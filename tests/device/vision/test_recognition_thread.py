@@ -131,112 +131,92 @@ def ground() -> Pixels:
     return next(empty_scene(1, 1))
 
 
-def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            for i, pixels in enumerate(held):
-                bench.show(pixels, after_ms=33)
-                await bench.ears.hear(lambda i=i: len(bench.ears.looks) == i + 1)  # type: ignore[misc]
-            assert [look.frame_number for look in bench.ears.looks] == list(range(1, len(held) + 1))
-            assert any(look.sighting.good for look in bench.ears.looks)
-            assert bench.thread.examined == len(held)
-            assert bench.thread.heartbeat_ms > 10_000
-
-    asyncio.run(scenario())
+async def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        for i, pixels in enumerate(held):
+            bench.show(pixels, after_ms=33)
+            await bench.ears.hear(lambda i=i: len(bench.ears.looks) == i + 1)  # type: ignore[misc]
+        assert [look.frame_number for look in bench.ears.looks] == list(range(1, len(held) + 1))
+        assert any(look.sighting.good for look in bench.ears.looks)
+        assert bench.thread.examined == len(held)
+        assert bench.thread.heartbeat_ms > 10_000
 
 
-def test_a_hand_is_recognised_on_one_core_and_its_helpers_keep_off_it(held: list[Pixels]) -> None:
+async def test_a_hand_is_recognised_on_one_core_and_its_helpers_keep_off_it(held: list[Pixels]) -> None:
     whole = os.sched_getaffinity(0)
     if len(whole) < 2:
         pytest.skip("one core")
-
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            bench.show(held[0])
-            await bench.ears.hear(lambda: bool(bench.ears.looks))
-            assert bench.model.cores == [{max(whole)}, whole - {max(whole)}]
-            assert os.sched_getaffinity(0) == whole, "of the loop's thread"
-
-    asyncio.run(scenario())
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        bench.show(held[0])
+        await bench.ears.hear(lambda: bool(bench.ears.looks))
+        assert bench.model.cores == [{max(whole)}, whole - {max(whole)}]
+        assert os.sched_getaffinity(0) == whole, "of the loop's thread"
 
 
 @pytest.mark.parametrize(("takes_ms", "after_ms", "second"), [(3_000, 50, "pass"), (0, 1_050, "unknown")])
-def test_a_slow_examination_is_no_time_without_frames(
+async def test_a_slow_examination_is_no_time_without_frames(
     held: list[Pixels], takes_ms: int, after_ms: int, second: str
 ) -> None:
     """The hand is the same for a board that examined it for long, not after a second without pictures."""
-
-    async def scenario() -> None:
-        async with Bench(takes_ms) as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            for number, pixels in enumerate(held[:2], start=1):
-                bench.show(pixels, after_ms=after_ms)
-                await bench.ears.hear(lambda count=number: len(bench.ears.looks) == count)  # type: ignore[misc]
-            pads = [look.sighting.pad for look in bench.ears.looks]
-            assert [pad and pad.res for pad in pads] == ["unknown", second]
-
-    asyncio.run(scenario())
+    async with Bench(takes_ms) as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        for number, pixels in enumerate(held[:2], start=1):
+            bench.show(pixels, after_ms=after_ms)
+            await bench.ears.hear(lambda count=number: len(bench.ears.looks) == count)  # type: ignore[misc]
+        pads = [look.sighting.pad for look in bench.ears.looks]
+        assert [pad and pad.res for pad in pads] == ["unknown", second]
 
 
-def test_a_frame_that_fails_is_told_and_the_next_one_is_looked_at(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            bench.model.broken = True
-            for i in (1, 2):
-                bench.show(held[i], after_ms=33)
-                await bench.ears.hear(lambda i=i: len(bench.ears.faults) == i)  # type: ignore[misc]
-            assert [fault.consecutive for fault in bench.ears.faults] == [1, 2]
-            assert bench.ears.faults[0].error == "RuntimeError"
-            bench.model.broken = False
-            bench.show(held[3], after_ms=33)
-            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
-            bench.model.broken = True
-            bench.show(held[4], after_ms=33)
-            await bench.ears.hear(lambda: len(bench.ears.faults) == 3)
-            assert bench.ears.faults[2].consecutive == 1
-            assert bench.thread.faults == 3
-
-    asyncio.run(scenario())
+async def test_a_frame_that_fails_is_told_and_the_next_one_is_looked_at(held: list[Pixels]) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        bench.model.broken = True
+        for i in (1, 2):
+            bench.show(held[i], after_ms=33)
+            await bench.ears.hear(lambda i=i: len(bench.ears.faults) == i)  # type: ignore[misc]
+        assert [fault.consecutive for fault in bench.ears.faults] == [1, 2]
+        assert bench.ears.faults[0].error == "RuntimeError"
+        bench.model.broken = False
+        bench.show(held[3], after_ms=33)
+        await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+        bench.model.broken = True
+        bench.show(held[4], after_ms=33)
+        await bench.ears.hear(lambda: len(bench.ears.faults) == 3)
+        assert bench.ears.faults[2].consecutive == 1
+        assert bench.thread.faults == 3
 
 
-def test_frames_that_are_left_out_do_not_make_good_those_that_fail(ground: Pixels) -> None:
+async def test_frames_that_are_left_out_do_not_make_good_those_that_fail(ground: Pixels) -> None:
     """An idle gate examines one frame in three, and is to know that it can see nothing."""
 
     class Blind(HandFinder):
         def look(self, frame: CameraFrame) -> Hand | PartialHand | None:
             raise RuntimeError("session failed")
 
-    async def scenario() -> None:
-        async with Bench(finder=Blind()) as bench:
-            for _ in range(20):
-                bench.show(ground, after_ms=33)
-                while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
-                    await asyncio.sleep(0)
-            await bench.ears.hear(lambda: len(bench.ears.faults) >= 5)
-            assert [fault.consecutive for fault in bench.ears.faults][:5] == [1, 2, 3, 4, 5]
-
-    asyncio.run(scenario())
+    async with Bench(finder=Blind()) as bench:
+        for _ in range(20):
+            bench.show(ground, after_ms=33)
+            while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
+                await asyncio.sleep(0)
+        await bench.ears.hear(lambda: len(bench.ears.faults) >= 5)
+        assert [fault.consecutive for fault in bench.ears.faults][:5] == [1, 2, 3, 4, 5]
 
 
-def test_codes_are_read_only_when_they_are_awaited(ground: Pixels) -> None:
-    async def scenario() -> None:
-        card = next(show_qr("SVC1:ENR:x", seed=4, n=1))
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.IDLE, codes=False)
-            bench.show(card)
-            await bench.ears.hear(lambda: bool(bench.ears.looks))
-            bench.thread.set_interest(Interest.IDLE, codes=True)
-            bench.show(card)
-            await bench.ears.hear(lambda: bool(bench.ears.codes))
-            assert bench.ears.codes == ["SVC1:ENR:x"]
-
-    asyncio.run(scenario())
+async def test_codes_are_read_only_when_they_are_awaited(ground: Pixels) -> None:
+    card = next(show_qr("SVC1:ENR:x", seed=4, n=1))
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.IDLE, codes=False)
+        bench.show(card)
+        await bench.ears.hear(lambda: bool(bench.ears.looks))
+        bench.thread.set_interest(Interest.IDLE, codes=True)
+        bench.show(card)
+        await bench.ears.hear(lambda: bool(bench.ears.codes))
+        assert bench.ears.codes == ["SVC1:ENR:x"]
 
 
-def test_a_code_on_an_open_palm_is_read_while_no_one_waits_for_a_verdict(held: list[Pixels]) -> None:
+async def test_a_code_on_an_open_palm_is_read_while_no_one_waits_for_a_verdict(held: list[Pixels]) -> None:
     code = np.asarray(cv2.QRCodeEncoder.create().encode("SVC1:ENR:x"), np.uint8)
     card = cv2.copyMakeBorder(code, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=(255.0,))
     small = cv2.resize(card, (120, 120), interpolation=cv2.INTER_NEAREST)
@@ -245,34 +225,27 @@ def test_a_code_on_an_open_palm_is_read_while_no_one_waits_for_a_verdict(held: l
     left, top = (round(float(side)) - 60 for side in hand.centre)
     palm = held[0].copy()
     palm[top : top + 120, left : left + 120] = small[..., np.newaxis]
-
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=True)
-            bench.show(palm)
-            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
-            bench.thread.set_interest(Interest.IDLE, codes=True)
-            bench.show(palm)
-            await bench.ears.hear(lambda: bool(bench.ears.codes))
-            assert [look.hand is not None for look in bench.ears.looks] == [True, True]
-            assert bench.ears.codes == ["SVC1:ENR:x"]
-
-    asyncio.run(scenario())
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=True)
+        bench.show(palm)
+        await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+        bench.thread.set_interest(Interest.IDLE, codes=True)
+        bench.show(palm)
+        await bench.ears.hear(lambda: bool(bench.ears.codes))
+        assert [look.hand is not None for look in bench.ears.looks] == [True, True]
+        assert bench.ears.codes == ["SVC1:ENR:x"]
 
 
-def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            for _ in range(20):
-                bench.show(ground, after_ms=30)
-                # Taken by the thread before the next is put: nothing is dropped in the slot.
-                while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
-                    await asyncio.sleep(0)
-            bench.show(ground)
-            await bench.ears.hear(lambda: [look.frame_number for look in bench.ears.looks][-1:] == [21])
-            assert bench.thread.examined == 5 + 1
-
-    asyncio.run(scenario())
+async def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
+    async with Bench() as bench:
+        for _ in range(20):
+            bench.show(ground, after_ms=30)
+            # Taken by the thread before the next is put: nothing is dropped in the slot.
+            while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
+                await asyncio.sleep(0)
+        bench.show(ground)
+        await bench.ears.hear(lambda: [look.frame_number for look in bench.ears.looks][-1:] == [21])
+        assert bench.thread.examined == 5 + 1
 
 
 def examine_while_the_loop_waits(bench: Bench, picture: Pixels, frames: int) -> None:
@@ -284,82 +257,69 @@ def examine_while_the_loop_waits(bench: Bench, picture: Pixels, frames: int) -> 
             pass
 
 
-def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 4)
-            assert bench.thread.undelivered >= 3
-            await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
-            assert len(bench.ears.looks) == UNDELIVERED_MOST
-
-    asyncio.run(scenario())
+async def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels]) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 4)
+        assert bench.thread.undelivered >= 3
+        await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
+        assert len(bench.ears.looks) == UNDELIVERED_MOST
 
 
-def test_a_hand_is_forgotten_while_no_frames_come(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
-            bench.show(held[0])
-            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
-            loop, forgotten = asyncio.get_running_loop(), asyncio.Event()
+async def test_a_hand_is_forgotten_while_no_frames_come(held: list[Pixels]) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+        bench.show(held[0])
+        await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+        loop, forgotten = asyncio.get_running_loop(), asyncio.Event()
 
-            def forget() -> None:
-                loop.call_soon_threadsafe(forgotten.set)
+        def forget() -> None:
+            loop.call_soon_threadsafe(forgotten.set)
 
-            bench.recogniser.forget = forget  # type: ignore[method-assign]
-            bench.now_ms += 1_500
-            async with asyncio.timeout(DEADLINE_S):
-                await forgotten.wait()
-
-    asyncio.run(scenario())
+        bench.recogniser.forget = forget  # type: ignore[method-assign]
+        bench.now_ms += 1_500
+        async with asyncio.timeout(DEADLINE_S):
+            await forgotten.wait()
 
 
-def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
+async def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
     held: list[Pixels], ground: Pixels
 ) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
-            bench.model.then = lambda: bench.thread.set_interest(Interest.IDLE, codes=False)
-            bench.show(held[0])
-            while bench.thread.examined == 0:
-                pass  # examined, but not yet taken by the loop
-            assert bench.model.made[0].any()
-            bench.show(ground)
-            await bench.ears.hear(lambda: bool(bench.ears.looks))
-            assert [look.interest for look in bench.ears.looks] == [Interest.IDLE]
-            assert not any(vectors.any() for vectors in bench.model.made)
-
-    asyncio.run(scenario())
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+        bench.model.then = lambda: bench.thread.set_interest(Interest.IDLE, codes=False)
+        bench.show(held[0])
+        while bench.thread.examined == 0:
+            pass  # examined, but not yet taken by the loop
+        assert bench.model.made[0].any()
+        bench.show(ground)
+        await bench.ears.hear(lambda: bool(bench.ears.looks))
+        assert [look.interest for look in bench.ears.looks] == [Interest.IDLE]
+        assert not any(vectors.any() for vectors in bench.model.made)
 
 
-def test_the_vector_of_a_capture_that_the_loop_is_too_slow_for_is_overwritten(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.ENROLMENT, codes=False)
-            examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 2)
-            while bench.thread.undelivered < 2:
-                pass
-            captured = [vectors for vectors in bench.model.made if vectors.any()]
-            assert len(captured) == UNDELIVERED_MOST
+async def test_the_vector_of_a_capture_that_the_loop_is_too_slow_for_is_overwritten(
+    held: list[Pixels],
+) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.ENROLMENT, codes=False)
+        examine_while_the_loop_waits(bench, held[0], UNDELIVERED_MOST + 2)
+        while bench.thread.undelivered < 2:
+            pass
+        captured = [vectors for vectors in bench.model.made if vectors.any()]
+        assert len(captured) == UNDELIVERED_MOST
 
-    asyncio.run(scenario())
 
-
-def test_an_answer_to_a_question_nobody_asks_any_more_is_let_go(held: list[Pixels]) -> None:
-    async def scenario() -> None:
-        async with Bench() as bench:
-            bench.thread.set_interest(Interest.PASSAGE, codes=False)
-            bench.show(held[0])
-            while bench.thread.examined == 0:
-                pass  # examined, but not yet taken by the loop
-            bench.thread.set_interest(Interest.IDLE, codes=False)
-            bench.show(held[1])
-            await bench.ears.hear(lambda: bool(bench.ears.looks))
-            assert {look.interest for look in bench.ears.looks} == {Interest.IDLE}
-
-    asyncio.run(scenario())
+async def test_an_answer_to_a_question_nobody_asks_any_more_is_let_go(held: list[Pixels]) -> None:
+    async with Bench() as bench:
+        bench.thread.set_interest(Interest.PASSAGE, codes=False)
+        bench.show(held[0])
+        while bench.thread.examined == 0:
+            pass  # examined, but not yet taken by the loop
+        bench.thread.set_interest(Interest.IDLE, codes=False)
+        bench.show(held[1])
+        await bench.ears.hear(lambda: bool(bench.ears.looks))
+        assert {look.interest for look in bench.ears.looks} == {Interest.IDLE}
 
 
 def test_the_thread_ends_when_the_loop_is_closed(held: list[Pixels]) -> None:
