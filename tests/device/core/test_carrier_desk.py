@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from device.platform.ipc import IpcClient, Packet
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from tests.device.carrier_setting import Core, Service, device_status, running_core
-from tests.until import run
 
 T = TypeVar("T")
 STRANGER = SigningKey.from_seed(b"\x07" * 32)
@@ -33,13 +32,11 @@ class Carrier:
         return await self._client.call(op, payload, timeout_s=25, **members)
 
 
-def with_core(folder: Path, scenario: Callable[[Core, "Carrier"], Awaitable[None]], **setting: Any) -> None:
-    async def whole() -> None:
-        async with running_core(folder, **setting) as core:
-            with closing(await IpcClient.connect(core.socket)) as client:
-                await scenario(core, Carrier(client))
-
-    run(whole)
+@asynccontextmanager
+async def serving(folder: Path, **setting: Any) -> AsyncIterator[tuple[Core, Carrier]]:
+    async with running_core(folder, **setting) as core:
+        with closing(await IpcClient.connect(core.socket)) as client:
+            yield core, Carrier(client)
 
 
 async def refused(call: Awaitable[Packet]) -> str:
@@ -48,8 +45,8 @@ async def refused(call: Awaitable[Packet]) -> str:
     return caught.value.code
 
 
-def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         service = Service()
         for person in range(5):
             service.enrol(person)
@@ -68,11 +65,9 @@ def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
         assert taken.header["seq"] == 6
         assert (core.gallery.count, core.heard.gallery_changes) == (4, 3)
 
-    with_core(tmp_path, scenario)
 
-
-def test_pages_that_do_not_hold_are_refused_by_their_code_and_change_nothing(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_pages_that_do_not_hold_are_refused_by_their_code_and_change_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         service = Service()
         service.enrol(1)
         service.enrol(2)
@@ -92,11 +87,9 @@ def test_pages_that_do_not_hold_are_refused_by_their_code_and_change_nothing(tmp
         assert core.heard.gallery_changes == 0
         await carrier.call("gallery.deltas", good)
 
-    with_core(tmp_path, scenario)
 
-
-def test_a_verdict_wakes_the_carrier_that_waits_for_it(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_a_verdict_wakes_the_carrier_that_waits_for_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         waiting = asyncio.create_task(carrier.call("verdicts.next", wait_ms=20_000, limit=10))
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -107,11 +100,9 @@ def test_a_verdict_wakes_the_carrier_that_waits_for_it(tmp_path: Path) -> None:
         assert json.loads(batch.payload) == {"items": [{"signed_verdict": stored.wrapper}]}
         assert batch.header["items"] == 1
 
-    with_core(tmp_path, scenario)
 
-
-def test_nothing_to_upload_is_told_when_the_time_is_over(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_nothing_to_upload_is_told_when_the_time_is_over(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         for wait_ms in (0, 30):
             batch = await carrier.call("verdicts.next", wait_ms=wait_ms, limit=10)
             assert (batch.header["ticket"], batch.payload) == (0, b"")
@@ -119,16 +110,14 @@ def test_nothing_to_upload_is_told_when_the_time_is_over(tmp_path: Path) -> None
         batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
         assert batch.header["ticket"] > 0
 
-    with_core(tmp_path, scenario)
-
 
 def answer(accepted: list[str], duplicates: list[str], rejected: list[tuple[int, str]]) -> bytes:
     items = [{"index": index, "code": code} for index, code in rejected]
     return json.dumps({"accepted": accepted, "duplicates": duplicates, "rejected": items}).encode()
 
 
-def test_an_uploaded_verdict_comes_again_with_what_is_recorded_later(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_an_uploaded_verdict_comes_again_with_what_is_recorded_later(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         stored = await core.decide(1)
         batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
         obj = {"v": 1, "txn_id": stored.wrapper["verdict"]["txn_id"]}
@@ -146,11 +135,11 @@ def test_an_uploaded_verdict_comes_again_with_what_is_recorded_later(tmp_path: P
         batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
         assert batch.header["ticket"] == 0
 
-    with_core(tmp_path, scenario)
 
-
-def test_refused_items_are_set_aside_and_items_without_an_answer_are_offered_again(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_refused_items_are_set_aside_and_items_without_an_answer_are_offered_again(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (core, carrier):
         stored = [await core.decide(number) for number in range(4)]
         batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
         done = answer([stored[0].ref], [stored[1].ref], [(1, "bad_decision"), (2, "seq_conflict")])
@@ -167,11 +156,9 @@ def test_refused_items_are_set_aside_and_items_without_an_answer_are_offered_aga
         assert await core.in_store(core.journal.pending_uploads) == 0
         assert core.api.refused_uploads == {"bad_decision": 1, "seq_conflict": 1, "validation_failed": 1}
 
-    with_core(tmp_path, scenario)
 
-
-def test_an_answer_from_outside_the_contract_loses_nothing(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_an_answer_from_outside_the_contract_loses_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         await core.decide(1)
         for bad in (
             b"",
@@ -188,13 +175,11 @@ def test_an_answer_from_outside_the_contract_loses_nothing(tmp_path: Path) -> No
             assert await refused(again) == "unknown_ticket"
         assert await core.in_store(core.journal.pending_uploads) == 1
 
-    with_core(tmp_path, scenario)
 
-
-def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then_overwritten(
+async def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then_overwritten(
     tmp_path: Path,
 ) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+    async with serving(tmp_path) as (core, carrier):
         answers: list[EnrolmentAnswer] = []
         waiting = asyncio.create_task(carrier.call("enrolment.next", wait_ms=20_000))
         now_ms = SystemClock().monotonic_ms()
@@ -216,11 +201,9 @@ def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then
         )
         assert await refused(late) == "unknown_ticket"
 
-    with_core(tmp_path, scenario)
 
-
-def test_the_services_word_is_verified_and_never_older_than_the_last(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_the_services_word_is_verified_and_never_older_than_the_last(tmp_path: Path) -> None:
+    async with serving(tmp_path, newest_status_ms=500) as (core, carrier):
         for bad, code in (
             (device_status(key=STRANGER), "untrusted"),
             (device_status(device_id="another"), "untrusted"),
@@ -238,24 +221,20 @@ def test_the_services_word_is_verified_and_never_older_than_the_last(tmp_path: P
         await carrier.call("wiped", wipe_id="w-1")
         assert core.heard.wiped == ["w-1"]
 
-    with_core(tmp_path, scenario, newest_status_ms=500)
 
-
-def test_a_wipe_is_obeyed_whose_status_lists_every_validator_of_the_tenant(tmp_path: Path) -> None:
+async def test_a_wipe_is_obeyed_whose_status_lists_every_validator_of_the_tenant(tmp_path: Path) -> None:
     key = {"kid": STRANGER.kid, "pub_b64": STRANGER.public.b64, "not_before_ms": 0, "not_after_ms": None}
     others = [{"dbd_id": f"dbd-{number}", **key} for number in range(2_000)]
     order = {"wipe_id": "w-1", "reason": "stolen"}
 
-    async def scenario(core: Core, carrier: Carrier) -> None:
+    async with serving(tmp_path) as (_core, carrier):
         status = device_status(status="revoked", wipe=order, dbd_keys=others)
         assert (await carrier.call("status", status)).header["wiped"] == "w-1"
         assert await refused(carrier.call("status", status + b" " * (512 * 1024))) == "malformed"
 
-    with_core(tmp_path, scenario)
 
-
-def test_small_news_reach_the_core(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_small_news_reach_the_core(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         await carrier.call("time", server_time_ms=1_800_000_000_000)
         await carrier.call("link_state", online=False, detail="x" * 1_000)
         assert core.heard.times == [1_800_000_000_000]
@@ -264,11 +243,9 @@ def test_small_news_reach_the_core(tmp_path: Path) -> None:
         assert await refused(carrier.call("verdicts.next", wait_ms=10**9, limit=1)) == "malformed"
         assert await refused(carrier.call("verdicts.next")) == "malformed"
 
-    with_core(tmp_path, scenario)
 
-
-def test_a_page_half_way_in_is_finished_although_its_carrier_has_died(tmp_path: Path) -> None:
-    async def scenario(core: Core, carrier: Carrier) -> None:
+async def test_a_page_half_way_in_is_finished_although_its_carrier_has_died(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, carrier):
         service = Service()
         service.enrol(1)
         gate = asyncio.ensure_future(core.store.do(lambda: time.sleep(0.2)))
@@ -280,5 +257,3 @@ def test_a_page_half_way_in_is_finished_although_its_carrier_has_died(tmp_path: 
         await asyncio.sleep(0)
         assert core.gallery.position.seq == 1
         assert core.heard.gallery_changes == 1
-
-    with_core(tmp_path, scenario)

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +21,16 @@ from tests.device.mail.mail_setting import DEVICE_ID, Living, Mailed, sealed, st
 from tests.link1.cable import mixed_faults
 
 
-def live(mailed: Mailed, story: Callable[[Living], Awaitable[None]]) -> None:
-    async def life() -> None:
-        async with mailed.running() as living:
-            await living.carry()
-            await story(living)
+@asynccontextmanager
+async def life(mailed: Mailed) -> AsyncIterator[Living]:
+    async with mailed.running() as living:
+        await living.carry()
+        yield living
 
-    asyncio.run(life())
+
+def content_of_journal(folder: Path) -> bytes:
+    """The bytes of its files, one after the other."""
+    return b"".join(path.read_bytes() for path in folder.glob("journal.db*"))
 
 
 @pytest.fixture
@@ -34,12 +38,12 @@ def mailed(tmp_path: Path) -> Mailed:
     return Mailed(tmp_path)
 
 
-def test_a_device_without_network_gets_its_gallery_and_says_where_it_stands(mailed: Mailed) -> None:
+async def test_a_device_without_network_gets_its_gallery_and_says_where_it_stands(mailed: Mailed) -> None:
     office = mailed.office
     for person in range(1, 8):
         office.stream.enrol(person)
 
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         await living.carry_until(lambda: bool(office.reports()))
         assert office.reports()[0]["gallery"] == {"stream": "t1.test", "epoch": 1, "seq": 0}
         office.post_deltas(0, limit=3)
@@ -58,10 +62,8 @@ def test_a_device_without_network_gets_its_gallery_and_says_where_it_stands(mail
         assert living.gallery.count == 6
         assert living.desk.position.out_acked_seq == office.applied_seq
 
-    live(mailed, story)
 
-
-def test_one_write_that_fails_after_a_record_was_noted_does_not_stop_the_mail(
+async def test_one_write_that_fails_after_a_record_was_noted_does_not_stop_the_mail(
     mailed: Mailed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office, keep = mailed.office, JournalWitness.keep_numbers
@@ -75,7 +77,7 @@ def test_one_write_that_fails_after_a_record_was_noted_does_not_stop_the_mail(
 
     monkeypatch.setattr(JournalWitness, "keep_numbers", refuse_once)
 
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         await living.carry_until(lambda: bool(office.reports()))
         for _ in range(3):
             office.post_receipt()
@@ -83,11 +85,9 @@ def test_one_write_that_fails_after_a_record_was_noted_does_not_stop_the_mail(
         assert [settled.state for settled in living.settled] == [MailState.APPLIED] * 3
         assert len(refused) == 1
 
-    live(mailed, story)
 
-
-def test_a_snapshot_comes_in_pages(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_snapshot_comes_in_pages(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         office = living.office
         for person in range(1, 5):
             office.stream.enrol(person)
@@ -97,11 +97,9 @@ def test_a_snapshot_comes_in_pages(mailed: Mailed) -> None:
         assert living.gallery.count == 4
         assert living.ears.gallery_changes == 1
 
-    live(mailed, story)
 
-
-def test_verdicts_go_out_once_and_stay_until_the_receipt(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_verdicts_go_out_once_and_stay_until_the_receipt(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         office = living.office
         for number in range(1, 6):
             await living.decide(number)
@@ -115,11 +113,9 @@ def test_verdicts_go_out_once_and_stay_until_the_receipt(mailed: Mailed) -> None
         assert await living.pending_uploads() == 0
         assert await living.outbox_is_empty()
 
-    live(mailed, story)
 
-
-def test_a_receipt_settles_what_it_covers_and_no_more(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_receipt_settles_what_it_covers_and_no_more(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         office = living.office
         await living.carry_until(lambda: office.applied_seq == 1)
         await living.decide(1)
@@ -132,15 +128,13 @@ def test_a_receipt_settles_what_it_covers_and_no_more(mailed: Mailed) -> None:
         assert living.desk.position.out_acked_seq == living.desk.position.out_seq
         assert await living.pending_uploads() == 0
 
-    live(mailed, story)
 
-
-def test_forged_evidence_fills_the_outbox_to_a_bound_and_holds_back_no_verdict(
+async def test_forged_evidence_fills_the_outbox_to_a_bound_and_holds_back_no_verdict(
     mailed: Mailed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "MAX_UNSETTLED", 3)
 
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         office, journal = living.office, living.journal
         await living.decide(1)
         await living.carry_until(lambda: office.verdict_seqs() == [1])
@@ -156,26 +150,22 @@ def test_forged_evidence_fills_the_outbox_to_a_bound_and_holds_back_no_verdict(
         office.post_receipt()
         await living.carry_until(lambda: living.desk.position.out_seq > 4)
 
-    live(mailed, story)
 
-
-def test_while_the_network_carries_verdicts_the_mail_does_not(mailed: Mailed) -> None:
+async def test_while_the_network_carries_verdicts_the_mail_does_not(mailed: Mailed) -> None:
     mailed.online = True
 
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         await living.decide(1)
         await living.carry(10)
         assert living.office.read == {}
         mailed.online = False
         await living.carry_until(lambda: living.office.verdict_seqs() == [1])
 
-    live(mailed, story)
 
-
-def test_no_verdict_is_mailed_before_it_is_known_whether_the_network_carries_it(mailed: Mailed) -> None:
+async def test_no_verdict_is_mailed_before_it_is_known_whether_the_network_carries_it(mailed: Mailed) -> None:
     mailed.network_awaited = True
 
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         await living.decide(1)
         # The report does not wait: the service answers it with the head that a gate may need to serve.
         await living.carry_until(lambda: bool(living.office.reports()))
@@ -184,11 +174,9 @@ def test_no_verdict_is_mailed_before_it_is_known_whether_the_network_carries_it(
         mailed.network_awaited = False
         await living.carry_until(lambda: living.office.verdict_seqs() == [1])
 
-    live(mailed, story)
 
-
-def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         padding = "x" * 1_200
 
         def build_with(number: int) -> None:
@@ -216,30 +204,24 @@ def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
         batches = [type_ for type_, _ in living.office.read.values() if type_ == "svc.verdicts.batch"]
         assert len(batches) == 3
 
-    live(mailed, story)
 
-
-def test_a_revocation_by_mail_reaches_the_core(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_revocation_by_mail_reaches_the_core(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         order = status_wrapper(9_000, status="revoked", wipe={"wipe_id": "w1", "reason": "stolen"})
         living.office.post("svc.device.revoke", order)
         living.office.post("svc.device.revoke", status_wrapper(8_000))
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
         assert [status.wipe_id for status in living.ears.statuses] == ["w1"], "the older one says nothing new"
 
-    live(mailed, story)
 
-
-def test_configuration_and_bundle_go_to_the_core(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_configuration_and_bundle_go_to_the_core(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         living.office.post("svc.config", {"some": "wrapper"})
         living.office.post("svc.trust.bundle", {"other": "wrapper"})
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
         assert living.ears.configs == [{"some": "wrapper"}]
         assert living.ears.bundles == [{"other": "wrapper"}]
         assert len(living.ears.times) == living.desk.position.in_applied_seq, "when each was made is heard"
-
-    live(mailed, story)
 
 
 STRANGER = SigningKey.from_seed(b"\x66" * 32)
@@ -262,10 +244,10 @@ STRANGER = SigningKey.from_seed(b"\x66" * 32)
         ({"type_": "svc.device.revoke", "body": status_wrapper(device_id="another")}, "untrusted"),
     ],
 )
-def test_a_wrong_record_stops_the_line_is_reported_and_gives_way(
+async def test_a_wrong_record_stops_the_line_is_reported_and_gives_way(
     mailed: Mailed, changed: dict[str, object], code: str
 ) -> None:
-    async def story(living: Living) -> None:
+    async with life(mailed) as living:
         office = living.office
         given = {"seq": 1, "type_": "svc.post.receipt", "body": {}} | changed
         office.inbox.append(canonical_bytes(sealed(**given)))  # type: ignore[arg-type]
@@ -282,34 +264,28 @@ def test_a_wrong_record_stops_the_line_is_reported_and_gives_way(
         assert living.desk.position.refused is None
         await living.carry_until(lambda: office.reports()[-1]["refused"] == [])
 
-    live(mailed, story)
 
-
-def test_bytes_that_are_no_record_are_refused(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_bytes_that_are_no_record_are_refused(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         living.office.inbox.append(b"\x00" * 5_000)
         await living.carry_until(lambda: bool(living.settled))
         assert (living.settled[0].state, living.settled[0].code) == (MailState.REFUSED, "malformed")
 
-    live(mailed, story)
 
-
-def test_a_refusal_is_remembered_over_a_restart(mailed: Mailed) -> None:
-    async def first(living: Living) -> None:
+async def test_a_refusal_is_remembered_over_a_restart(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         living.office.inbox.append(canonical_bytes(sealed(1, "svc.post.receipt", {}, dst="another")))
         await living.carry_until(lambda: living.desk.position.refused is not None)
-
-    async def second(living: Living) -> None:
+    async with life(mailed) as living:
         refused = living.desk.position.refused
         assert refused is not None
         assert (refused.seq, refused.code) == (1, "wrong_destination")
 
-    live(mailed, first)
-    live(mailed, second)
 
-
-def test_a_page_that_leads_on_from_elsewhere_is_refused_and_an_old_one_is_passed_over(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_page_that_leads_on_from_elsewhere_is_refused_and_an_old_one_is_passed_over(
+    mailed: Mailed,
+) -> None:
+    async with life(mailed) as living:
         office = living.office
         for person in range(1, 5):
             office.stream.enrol(person)
@@ -322,11 +298,9 @@ def test_a_page_that_leads_on_from_elsewhere_is_refused_and_an_old_one_is_passed
         assert (refused.seq, refused.code) == (3, "gap")
         assert living.gallery.position.seq == 2
 
-    live(mailed, story)
 
-
-def test_a_transfer_goes_on_where_a_reset_cut_it(mailed: Mailed) -> None:
-    async def story(living: Living) -> None:
+async def test_a_transfer_goes_on_where_a_reset_cut_it(mailed: Mailed) -> None:
+    async with life(mailed) as living:
         office, sent = living.office, []
         for person in range(1, 40):
             office.stream.enrol(person)
@@ -346,8 +320,6 @@ def test_a_transfer_goes_on_where_a_reset_cut_it(mailed: Mailed) -> None:
         await living.carry_until(lambda: living.gallery.position.seq == 39)
         chunks = -(-len(office.inbox[0]) // 2880)
         assert len(sent) <= chunks + 3, "only what was on its way is said again"
-
-    live(mailed, story)
 
 
 def cut_after(count: int) -> Callable[[bytes], list[bytes]]:
@@ -370,7 +342,7 @@ def test_through_faults_power_cuts_and_replays_nothing_is_lost_or_applied_twice(
     people: list[int] = []
     posted_upto = verdicts = 0
 
-    async def life(*, last: bool) -> None:
+    async def one_life(*, last: bool) -> None:
         nonlocal posted_upto, verdicts
         async with mailed.running() as living:
             await living.carry(2)
@@ -411,16 +383,14 @@ def test_through_faults_power_cuts_and_replays_nothing_is_lost_or_applied_twice(
                 assert living.desk.position.refused is None
 
     for number in range(8):
-        asyncio.run(life(last=number == 7))
+        asyncio.run(one_life(last=number == 7))
 
 
-def test_everything_that_lies_in_the_outbox_is_sealed(mailed: Mailed, tmp_path: Path) -> None:
-    async def story(living: Living) -> None:
+async def test_everything_that_lies_in_the_outbox_is_sealed(mailed: Mailed, tmp_path: Path) -> None:
+    async with life(mailed) as living:
         await living.decide(0xABCDEF)
         await living.carry_until(lambda: bool(living.office.verdict_seqs()))
-
-    live(mailed, story)
-    stored = b"".join(path.read_bytes() for path in tmp_path.glob("journal.db*"))
+    stored = content_of_journal(tmp_path)
     assert b"svc.verdicts.batch" in stored
     assert b"signed_verdict" not in stored
     assert b64_encode(b"signed_verdict").encode()[:16] not in stored

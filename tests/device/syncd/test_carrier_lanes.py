@@ -6,7 +6,7 @@ The service is a function inside httpx; what a real one does over a real network
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from link1.keys import SigningKey
 from link1.signed import object_ref
 from tests.device.carrier_setting import Core, Service, device_status, running_core
 from tests.device.provisioning.provisioning_setting import settings
-from tests.until import run, until_async
+from tests.until import until_async
 
 T = TypeVar("T")
 HTTP_KEY = SigningKey.from_seed(bytes([21]) * 32)
@@ -139,6 +139,11 @@ async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
         await client.close()
 
 
+def whole_content(folder: Path) -> bytes:
+    """Every file's bytes, one after the other."""
+    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
 async def settled(core: Core) -> bool:
     """Wait until the journal has nothing left to upload."""
     async with asyncio.timeout(10):
@@ -147,23 +152,12 @@ async def settled(core: Core) -> bool:
     return True
 
 
-def with_everything(
-    folder: Path, scenario: Callable[[Core, Cloud, list[str]], Awaitable[None]], cloud: Cloud | None = None
-) -> None:
-    async def whole() -> None:
-        service = cloud or Cloud()
-        async with running_core(folder) as core, carrying(service, core.socket) as told:
-            await scenario(core, service, told)
-
-    run(whole)
-
-
-def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: Path) -> None:
+async def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: Path) -> None:
     cloud = Cloud()
     cloud.stream.enrol(1)
     cloud.stream.enrol(2)
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         deltas = "/v1/gallery/deltas"
         await until_async(lambda: len(cloud.requests(deltas)) == 2)
         assert core.gallery.count == 2
@@ -176,10 +170,8 @@ def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: 
         assert cloud.requests(deltas)[2].url.params["after_seq"] == "3"
         assert took_s < 1.0
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_answer(tmp_path: Path) -> None:
+async def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_answer(tmp_path: Path) -> None:
     cloud = Cloud()
     cloud.stream.enrol(1)
     later = {"load": 0.5, "of": [{"much": 1e300, "more": 12345678901234567890}]}
@@ -196,17 +188,15 @@ def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_answer(tm
 
     cloud.faults["/v1/verdicts/batch"] = [accepted]
 
-    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await until_async(lambda: core.gallery.count == 1)
         await core.decide(1)
         assert await settled(core)
         assert len(cloud.requests("/v1/verdicts/batch")) == 1
         assert [line for line in told if "refused" in line] == []
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_it_is_taken(
+async def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_it_is_taken(
     tmp_path: Path,
 ) -> None:
     cloud = Cloud()
@@ -217,7 +207,7 @@ def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_
     cloud.faults["/v1/gallery/deltas"] = [lambda _request: respond(200, forged)]
     cloud.faults["/v1/keys"] = [lambda _request: respond(200, {"keys": 1})]
 
-    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await until_async(lambda: core.gallery.count == 1)
         assert any("gallery.deltas refused (bad_signature)" in line for line in told)
         await until_async(
@@ -227,11 +217,10 @@ def test_what_the_core_refuses_of_the_service_is_in_the_state_of_the_link_until_
         await until_async(lambda: "keys refused" in core.heard.links[-1].detail)
         assert core.heard.links[-1].online
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Path) -> None:
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+async def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Path) -> None:
+    cloud = Cloud()
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         await until_async(lambda: core.heard.links != [])
         for number in range(3):
             stored = await core.decide(number)
@@ -239,11 +228,10 @@ def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Pa
             assert cloud.stored[-1] == {"signed_verdict": stored.wrapper}
         assert await settled(core)
 
-    with_everything(tmp_path, scenario)
 
-
-def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
-    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+async def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
+    cloud = Cloud()
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await core.decide(0)
         await until_async(lambda: len(cloud.stored) == 1)
         cloud.away = True
@@ -269,11 +257,10 @@ def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
         assert len({request.headers["Idempotency-Key"] for request in first}) == 1
         assert len({request.headers["Signature-Input"] for request in first}) == len(first)
 
-    with_everything(tmp_path, scenario)
 
-
-def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+async def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    cloud = Cloud()
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         # Away until the service knows which one it will not read, however slowly they are decided.
         cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(503, "service_unavailable")] * 99
         stored = [await core.decide(number) for number in range(8)]
@@ -287,8 +274,6 @@ def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_p
         await core.decide(8)
         await until_async(lambda: len(cloud.stored) == 8)
         assert len(cloud.requests("/v1/verdicts/batch")) == asked + 1
-
-    with_everything(tmp_path, scenario)
 
 
 async def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tmp_path: Path) -> None:
@@ -308,8 +293,9 @@ async def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tm
             await until_async(lambda: len(cloud.stored) == 2)
 
 
-def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) -> None:
-    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+async def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) -> None:
+    cloud = Cloud()
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await until_async(lambda: core.heard.statuses != [])
         wipe = {"wipe_id": "0f" * 16, "reason": "stolen"}
         cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
@@ -320,28 +306,25 @@ def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) 
         assert any("revoked" in line for line in told)
         await until_async(lambda: told[-1] == OVER)
 
-    with_everything(tmp_path, scenario)
 
-
-def test_a_second_confirmation_that_is_answered_with_401_counts_as_done(tmp_path: Path) -> None:
+async def test_a_second_confirmation_that_is_answered_with_401_counts_as_done(tmp_path: Path) -> None:
     cloud = Cloud()
     wipe = {"wipe_id": "w", "reason": "lost"}
     cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
     cloud.faults["/v1/devices/self/wiped"] = [lambda _request: problem(401, "unauthenticated")]
 
-    async def scenario(core: Core, _cloud: Cloud, told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await until_async(lambda: core.heard.wiped == ["w"])
         await until_async(lambda: told[-1] == OVER)
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_comes_back(
+async def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    cloud = Cloud()
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         answers: list[EnrolmentAnswer] = []
         cloud.faults["/v1/enrollments"] = [
             lambda _request: problem(503, "service_unavailable", retryable=True)
@@ -361,15 +344,11 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
         core.enrolments.outbox.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
         await until_async(lambda: len(answers) == 2)
         assert answers[1] == EnrolmentAnswer(403, "enrollment_session_invalid")
-
-    with_everything(tmp_path, scenario)
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            assert b"UEFMTQ" not in path.read_bytes()
+    assert b"UEFMTQ" not in whole_content(tmp_path)
     assert "UEFMTQ" not in caplog.text and "tok" not in caplog.text.split()
 
 
-def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(tmp_path: Path) -> None:
+async def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(tmp_path: Path) -> None:
     cloud = Cloud()
     page = httpx.ByteStream(b"<html>")
     for path in ("/v1/gallery/deltas", "/v1/verdicts/batch", "/v1/devices/self/status"):
@@ -379,26 +358,22 @@ def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(
             lambda _request: respond(200, []),
         ]
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         await core.decide(0)
         await until_async(lambda: len(cloud.stored) == 1, within_s=15)
         assert core.gallery.position.seq == 0
         assert len(cloud.requests("/v1/verdicts/batch")) == 4
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_the_core_hears_of_a_service_that_answers_with_rubbish_of_any_length(tmp_path: Path) -> None:
+async def test_the_core_hears_of_a_service_that_answers_with_rubbish_of_any_length(tmp_path: Path) -> None:
     class Rubbish(Cloud):
         async def __call__(self, _request: httpx.Request) -> httpx.Response:
             raise httpx.RemoteProtocolError(f"illegal status line: {bytes([255]) * 60_000!r}")
 
-    async def scenario(core: Core, _cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(Rubbish(), core.socket):
         await until_async(lambda: core.heard.links != [])
         assert not core.heard.links[-1].online
         assert "illegal status line" in core.heard.links[-1].detail
-
-    with_everything(tmp_path, scenario, Rubbish())
 
 
 def proxy_page(status: int) -> httpx.Response:
@@ -407,11 +382,11 @@ def proxy_page(status: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize("status", [302, 404, 502])
-def test_a_short_code_that_a_proxy_answers_is_unreachable_at_once(tmp_path: Path, status: int) -> None:
+async def test_a_short_code_that_a_proxy_answers_is_unreachable_at_once(tmp_path: Path, status: int) -> None:
     cloud, redeem = Cloud(), "/v1/enrollment-sessions/redeem"
     cloud.faults[redeem] = [lambda _request: proxy_page(status)] * 9_999
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         answers: list[EnrolmentAnswer] = []
         now_ms = SystemClock().monotonic_ms()
         core.redeems.outbox.submit(bytearray(b'{"short_code":"4F7K-9QRT"}'), answers.append, now_ms)
@@ -419,15 +394,13 @@ def test_a_short_code_that_a_proxy_answers_is_unreachable_at_once(tmp_path: Path
         assert answers == [EnrolmentAnswer(0, "unreachable")]
         assert len(cloud.requests(redeem)) == 1
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_an_answer_of_any_length_ends_an_enrolment(tmp_path: Path) -> None:
+async def test_an_answer_of_any_length_ends_an_enrolment(tmp_path: Path) -> None:
     cloud = Cloud()
     long = {"status": "completed", "more": 300_000 * "x"}
     cloud.faults["/v1/enrollments"] = [lambda _request: respond(201, long)] * 9_999
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         answers: list[EnrolmentAnswer] = []
         now_ms = SystemClock().monotonic_ms()
         core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), answers.append, now_ms)
@@ -435,21 +408,17 @@ def test_an_answer_of_any_length_ends_an_enrolment(tmp_path: Path) -> None:
         assert answers[0].status == 201
         assert len(cloud.requests("/v1/enrollments")) == 1
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
+async def test_an_answer_that_the_core_refuses_makes_no_storm(tmp_path: Path) -> None:
     cloud = Cloud()
     cloud.faults["/v1/enrollments"] = [lambda _request: problem(999, "validation_failed")] * 9_999
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         now_ms = SystemClock().monotonic_ms()
         core.enrolments.outbox.submit(bytearray(b'{"token":"tok"}'), lambda _answer: None, now_ms)
         await until_async(lambda: len(cloud.requests("/v1/enrollments")) == 3)
         at = [at_s for at_s, path, _ in cloud.asked if path == "/v1/enrollments"]
         assert at[2] - at[0] > 1.4  # the shortest waits of a task are 0.5 and 1 s
-
-    with_everything(tmp_path, scenario, cloud)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -467,26 +436,22 @@ async def test_a_wipe_that_ended_by_mail_ends_the_carrier(tmp_path: Path, restar
                 await until_async(lambda: told[-1:] == [OVER])
 
 
-def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:
+async def test_a_proxy_that_drops_a_header_costs_no_verdict(tmp_path: Path) -> None:
     cloud = Cloud()
     cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(428, "idempotency_key_required")] * 2
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         stored = await core.decide(0)
         await until_async(lambda: len(cloud.stored) == 1)
         assert cloud.stored == [{"signed_verdict": stored.wrapper}]
 
-    with_everything(tmp_path, scenario, cloud)
 
-
-def test_a_401_of_a_proxy_does_not_say_that_the_service_knows_of_a_wipe(tmp_path: Path) -> None:
+async def test_a_401_of_a_proxy_does_not_say_that_the_service_knows_of_a_wipe(tmp_path: Path) -> None:
     cloud, wiped = Cloud(), "/v1/devices/self/wiped"
     wipe = {"wipe_id": "w", "reason": "lost"}
     cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
     cloud.faults[wiped] = [lambda _request: proxy_page(401)]
 
-    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
         await until_async(lambda: core.heard.wiped == ["w"])
         assert len(cloud.requests(wiped)) == 2
-
-    with_everything(tmp_path, scenario, cloud)

@@ -4,7 +4,7 @@ reference server."""
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,14 +116,6 @@ async def living(device: Device, server: Server) -> AsyncIterator[Core]:
             await client.close()
 
 
-def run(device: Device, server: Server, scenario: Callable[[Core], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60), living(device, server) as core:
-            await scenario(core)
-
-    asyncio.run(whole())
-
-
 async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, EnrolmentAnswer]:
     """A person enrolled on this device; their subject_id, and the answer that came back to the core."""
     subject_id = await asyncio.to_thread(server.person, name)
@@ -199,8 +191,10 @@ def test_provisioning_pins_what_the_service_is_and_may_be_repeated(
     assert [item["status"] for item in listed] == ["active"]
 
 
-def test_enrolled_carried_recognised_erased_and_gone_within_a_second(server: Server, device: Device) -> None:
-    async def scenario(core: Core) -> None:
+async def test_enrolled_carried_recognised_erased_and_gone_within_a_second(
+    server: Server, device: Device
+) -> None:
+    async with living(device, server) as core:
         subject_id, answer = await enrol(core, server, "Ana", seed=1)
         assert (answer.status, json.loads(answer.body)["status"]) == (201, "completed")
         await until_async(lambda: core.gallery.count == 1)
@@ -217,13 +211,11 @@ def test_enrolled_carried_recognised_erased_and_gone_within_a_second(server: Ser
 
         assert await told(propagation, "complete") < 1.0
 
-    run(device, server, scenario)
 
-
-def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
+async def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
     server: Server, device: Device
 ) -> None:
-    async def scenario(core: Core) -> None:
+    async with living(device, server) as core:
         person = await asyncio.to_thread(server.post, "/v1/subjects", {"external_ref": "Eva"})
         created = await asyncio.to_thread(server.session, person["subject_id"])
         answers: list[EnrolmentAnswer] = []
@@ -249,13 +241,11 @@ def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
         assert subject["consents"] == [{"purpose": word, "status": "granted"} for word in REQUIRED]
         assert subject["enrollment"]["hands"] == ["L"]
 
-    run(device, server, scenario)
 
-
-def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refused(
+async def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refused(
     server: Server, device: Device
 ) -> None:
-    async def scenario(core: Core) -> None:
+    async with living(device, server) as core:
         _, first = await enrol(core, server, "Bia", seed=77)
         _, second = await enrol(core, server, "Caio", seed=77)
         assert (first.status, second.status) == (201, 202)
@@ -270,11 +260,11 @@ def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refu
             (403, "enrollment_session_invalid"),
         ]
 
-    run(device, server, scenario)
 
-
-def test_a_verdict_and_what_comes_later_are_found_again_with_a_proof(server: Server, device: Device) -> None:
-    async def scenario(core: Core) -> None:
+async def test_a_verdict_and_what_comes_later_are_found_again_with_a_proof(
+    server: Server, device: Device
+) -> None:
+    async with living(device, server) as core:
         ref, decision = await pass_gate(core, device)
         assert await reconciled(server, ref, "awaiting_decision") < 1.5
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
@@ -286,13 +276,11 @@ def test_a_verdict_and_what_comes_later_are_found_again_with_a_proof(server: Ser
         assert proof["verification"]["device_verdict_key"]["kid"] == device.keys.verdict.kid
         assert await core.in_store(core.journal.pending_uploads) == 0
 
-    run(device, server, scenario)
 
-
-def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kept(
+async def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kept(
     server: Server, device: Device
 ) -> None:
-    async def scenario(core: Core) -> None:
+    async with living(device, server) as core:
         ref, decision = await pass_gate(core, device)
         decision["decision_obj"]["reason"] = "ok"
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
@@ -302,14 +290,11 @@ def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kept(
             while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.02)
 
-    run(device, server, scenario)
 
-
-def test_a_server_that_is_killed_and_comes_back_gets_everything_once(tmp_path: Path) -> None:
+async def test_a_server_that_is_killed_and_comes_back_gets_everything_once(tmp_path: Path) -> None:
     with running_server(tmp_path / "own") as own:
-        mine = provisioned(own, tmp_path / "mine", "device-outage")
-
-        async def scenario(core: Core) -> None:
+        mine = await asyncio.to_thread(provisioned, own, tmp_path / "mine", "device-outage")
+        async with living(mine, own) as core:
             first, _ = await pass_gate(core, mine)
             await reconciled(own, first, "awaiting_decision")
             await until_async(lambda: core.heard.links != [] and core.heard.links[-1].online)
@@ -323,22 +308,18 @@ def test_a_server_that_is_killed_and_comes_back_gets_everything_once(tmp_path: P
             listed = await asyncio.to_thread(own.get, "/v1/verdicts")
             assert len(listed["data"]) == 6
 
-        run(mine, own, scenario)
 
-
-def test_a_new_epoch_is_taken_by_snapshot(server: Server, device: Device) -> None:
-    async def scenario(core: Core) -> None:
+async def test_a_new_epoch_is_taken_by_snapshot(server: Server, device: Device) -> None:
+    async with living(device, server) as core:
         await enrol(core, server, "Davi", seed=5)
         place = ("--tenant", server.tenant, "--mode", "test")
         renewed = await asyncio.to_thread(server.operate, "epoch", "new", *place, "--model-id", MODEL_ID)
         await until_async(lambda: core.gallery.position.epoch == renewed["epoch"])
         await until_async(lambda: core.gallery.position.seq == renewed["seq"])
 
-    run(device, server, scenario)
 
-
-def test_a_revoked_device_hears_so_and_its_wipe_is_confirmed(server: Server, device: Device) -> None:
-    async def scenario(core: Core) -> None:
+async def test_a_revoked_device_hears_so_and_its_wipe_is_confirmed(server: Server, device: Device) -> None:
+    async with living(device, server) as core:
         await until_async(lambda: core.heard.statuses != [])
         path = f"/v1/devices/{device.trust.device_id}/revoke"
         await asyncio.to_thread(server.post, path, {"reason": "stolen"})
@@ -346,17 +327,15 @@ def test_a_revoked_device_hears_so_and_its_wipe_is_confirmed(server: Server, dev
         listed = await asyncio.to_thread(server.get, "/v1/devices")
         assert [item["status"] for item in listed["data"]] == ["wiped"]
 
-    run(device, server, scenario)
 
-
-def test_a_rotated_key_is_learnt_when_it_is_published_in_time_and_not_later(
+async def test_a_rotated_key_is_learnt_when_it_is_published_in_time_and_not_later(
     server: Server, device: Device
 ) -> None:
     before = {key.public.kid for key in device.trust.keys}
     announced = server.operate("signer", "rotate", "--use", "gallery", "--in-s", "3600")
     now_ms = CLOCK.wall_ms()
 
-    async def scenario(core: Core) -> None:
+    async with living(device, server) as core:
         await until_async(lambda: core.heard.keys != [])
         published = core.heard.keys[0]
         learnt = with_service_keys(device.trust, published, now_ms)
@@ -366,5 +345,3 @@ def test_a_rotated_key_is_learnt_when_it_is_published_in_time_and_not_later(
         assert {key.public.kid for key in late.keys} == before
         # Bringing the list again changes nothing.
         assert with_service_keys(learnt, published, now_ms + 2 * 3_600_000).obj == learnt.obj
-
-    run(device, server, scenario)

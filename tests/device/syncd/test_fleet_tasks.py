@@ -1,9 +1,9 @@
 """Reports out and releases in, between a real core and a service with faults of its own."""
 
-import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,20 +57,15 @@ class FleetCloud(Cloud):
         return problem(404, "update_not_found")
 
 
-def with_fleet(
-    folder: Path, scenario: Callable[[Device, FleetCloud, str], Awaitable[None]], **given: Any
-) -> None:
+@asynccontextmanager
+async def fleet(folder: Path, **given: Any) -> AsyncIterator[tuple[Device, FleetCloud, str]]:
     device = make_device(folder)
-
-    async def whole(port: str) -> None:
-        cloud = FleetCloud(device=device, **given)
-        async with asyncio.timeout(60), carrying(cloud, device.config.carrier_socket):
-            await scenario(device, cloud, port)
-
+    cloud = FleetCloud(device=device, **given)
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running():
-            asyncio.run(whole(port))
+            async with carrying(cloud, device.config.carrier_socket):
+                yield device, cloud, port
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +74,8 @@ def close_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORTS_APART_S", 0.4)
 
 
-def test_a_change_is_reported_soon_never_too_soon_and_a_failure_is_not_repeated(tmp_path: Path) -> None:
-    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+async def test_a_change_is_reported_soon_never_too_soon_and_a_failure_is_not_repeated(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (device, cloud, port):
         cloud.faults[REPORT] = [lambda _request: problem(503, "internal_error", retryable=True)]
         await until_async(lambda: len(cloud.reports) == 1)
         async with validator_at(port, device.board) as validator:
@@ -94,33 +89,31 @@ def test_a_change_is_reported_soon_never_too_soon_and_a_failure_is_not_repeated(
         states = [(one["health"], one["link"], one["serving"], one["updates"]) for _, one in cloud.reports]
         assert all(earlier != later for earlier, later in itertools.pairwise(states))
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_without_news_a_report_comes_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_news_a_report_comes_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 1.5)
 
-    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+    async with fleet(tmp_path) as (_device, cloud, _port):
         await until_async(lambda: len(cloud.reports) >= 4)
         (last, told), (before, _) = cloud.reports[-1], cloud.reports[-2]
         assert 1.5 * 0.9 <= last - before <= 1.5 * 1.1 + 1.0
         assert told["boot_id"] == cloud.reports[0][1]["boot_id"]
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_a_report_that_the_service_refuses_is_in_the_log(
+async def test_a_report_that_the_service_refuses_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+    async with fleet(tmp_path) as (_device, cloud, _port):
         cloud.faults[REPORT] = [lambda _request: problem(422, "validation_error")]
         await until_async(lambda: "reports: one is refused" in caplog.text)
-
-    with_fleet(tmp_path, scenario)
     assert "the service answered 422 validation_error" in caplog.text
 
 
-def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_that_asks_for_a_wait_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
 
     def limited(_request: httpx.Request) -> httpx.Response:
@@ -128,20 +121,18 @@ def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pyt
         answer.headers["Retry-After"] = "2"
         return answer
 
-    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+    async with fleet(tmp_path) as (_device, cloud, _port):
         cloud.faults[REPORT] = [limited]
         await until_async(lambda: len(cloud.reports) >= 2)
         assert cloud.reports[1][0] - cloud.reports[0][0] >= 2
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_a_service_without_these_routes_is_asked_once(
+async def test_a_service_without_these_routes_is_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
 
-    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+    async with fleet(tmp_path) as (device, cloud, port):
         cloud.faults[REPORT] = [lambda _request: problem(404, "route_not_found")] * 9
         cloud.faults[UPDATES] = [lambda _request: problem(405, "method_not_allowed")] * 9
         await until_async(lambda: bool(cloud.reports) and bool(cloud.requests(UPDATES)))
@@ -150,11 +141,9 @@ def test_a_service_without_these_routes_is_asked_once(
             await until_async(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 4)
         assert (len(cloud.reports), len(cloud.requests(UPDATES))) == (1, 1)
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Path) -> None:
-    async def scenario(device: Device, cloud: FleetCloud, _port: str) -> None:
+async def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (device, cloud, _port):
         obj = release(PAYLOAD, 7, chunk_bytes=CHUNK)
         cloud.manifests.append(signed(obj, device.board.root_key))
         gone = {"kind": "model", "name": "palm", "release_seq": 7, "state": "withdrawn"}
@@ -162,11 +151,9 @@ def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Pat
         chunks = [path for _, path, _ in cloud.asked if "chunks" in path]
         assert chunks == ["/v1/updates/7/chunks/0", "/v1/updates/7/chunks/1"]
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(tmp_path: Path) -> None:
-    async def scenario(device: Device, cloud: FleetCloud, _port: str) -> None:
+async def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (device, cloud, _port):
         obj = release(PAYLOAD, 8, chunk_bytes=CHUNK)
         other = next(iter(chunk_bodies(PAYLOAD, 7, CHUNK)))
         chunk = "/v1/updates/8/chunks/0"
@@ -176,15 +163,11 @@ def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(t
         await until_async(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 3)
         assert len(cloud.requests(chunk)) == 1
 
-    with_fleet(tmp_path, scenario)
 
-
-def test_offers_that_the_core_refuses_make_no_storm(tmp_path: Path) -> None:
-    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+async def test_offers_that_the_core_refuses_make_no_storm(tmp_path: Path) -> None:
+    async with fleet(tmp_path, manifests=[{"manifest_obj": {"release_seq": 1}}]) as (device, cloud, port):
         await until_async(lambda: len(cloud.requests(UPDATES)) == 1)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             await until_async(lambda: cloud.reports[-1][1]["link"]["up"])
         assert len(cloud.requests(UPDATES)) == 1
-
-    with_fleet(tmp_path, scenario, manifests=[{"manifest_obj": {"release_seq": 1}}])
