@@ -350,3 +350,16 @@ async def until(what: Callable[[], bool]) -> None:
             except IpcError:
                 pass  # not there yet, or just gone
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def validator_of(
+    device: Device, *, carries_mail: bool = False, desk_type: type[ValidatorDesk] = ValidatorDesk
+) -> AsyncIterator[Validator]:
+    """The device runs, and a validator is at the other end of its cable."""
+    with PtyPair() as pair, device.running():
+        port = device.plug(pair)
+        async with validator_at(
+            port, device.board, carries_mail=carries_mail, desk_type=desk_type
+        ) as validator:
+            yield validator

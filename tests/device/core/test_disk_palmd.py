@@ -22,6 +22,7 @@ from tests.device.whole_device import (
     pictures,
     until,
     validator_at,
+    validator_of,
 )
 from tools.kit.pty_pair import PtyPair
 
@@ -94,7 +95,7 @@ def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
             asyncio.run(story(device.plug(pair)))
 
 
-def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -> None:
+async def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -> None:
     gate = Gate(device)
 
     def refuse(how: str) -> None:
@@ -103,21 +104,17 @@ def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -> None
         if subprocess.run(words, check=False, capture_output=True).returncode:
             pytest.skip("only root may make files immutable, and not on every file system")
 
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            await gate.passes(validator)
-            refuse("+i")
-            try:
-                await gate.is_turned_away(validator)
-                await gate.hears("STORE_FAULT", stands=True)
-            finally:
-                refuse("-i")
-            await gate.hears("STORE_FAULT", stands=False)
-            await gate.passes(validator)
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+    async with validator_of(device) as validator:
+        await validator.wait_serving()
+        await gate.passes(validator)
+        refuse("+i")
+        try:
+            await gate.is_turned_away(validator)
+            await gate.hears("STORE_FAULT", stands=True)
+        finally:
+            refuse("-i")
+        await gate.hears("STORE_FAULT", stands=False)
+        await gate.passes(validator)
 
 
 def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(device: Device) -> None:

@@ -17,7 +17,7 @@ from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.mail.mail_setting import sealed
 from tests.device.status_makers import some_device_status
-from tests.device.whole_device import Device, Validator, answered, pictures, until, validator_at
+from tests.device.whole_device import Device, Validator, answered, pictures, until, validator_at, validator_of
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 
@@ -114,22 +114,18 @@ def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) 
             asyncio.run(second(port))
 
 
-def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) -> None:
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            forged = config(device, 2) | {"sig_b64": config(device, 3)["sig_b64"]}
-            settled = await carried(validator, 1, record(device, 1, "svc.config", forged))
-            assert (settled.state, settled.code) == (MailState.REFUSED, "untrusted")
-            said = await shown(validator, device, 9000)
-            assert said.verdict.result is VerdictResult.MATCH
+async def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) -> None:
+    async with validator_of(device, carries_mail=True) as validator:
+        await validator.wait_serving()
+        forged = config(device, 2) | {"sig_b64": config(device, 3)["sig_b64"]}
+        settled = await carried(validator, 1, record(device, 1, "svc.config", forged))
+        assert (settled.state, settled.code) == (MailState.REFUSED, "untrusted")
+        said = await shown(validator, device, 9000)
+        assert said.verdict.result is VerdictResult.MATCH
+        report = await collected(validator, device, "svc.device.report")
+        while not report["refused"]:
             report = await collected(validator, device, "svc.device.report")
-            while not report["refused"]:
-                report = await collected(validator, device, "svc.device.report")
-            assert report["refused"] == [{"seq": 1, "code": "untrusted"}]
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+        assert report["refused"] == [{"seq": 1, "code": "untrusted"}]
 
 
 def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> None:
@@ -162,26 +158,22 @@ def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> N
             asyncio.run(second())
 
 
-def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> None:
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            obj = {
-                "v": 1,
-                "bundle_seq": 1,
-                "issued_at_ms": now_ms(),
-                "roots": [],
-                "keys": [],
-                "seal_keys": [],
-                "revoked_kids": [device.board.validator_key.kid],
-                "dbd_keys": [],
-            }
-            bundle = sign_object(Kind.TRUST_BUNDLE, obj, SIGNER)
-            bundle |= {"signer_cert_b64": certificate(device, SignerPurpose.BUNDLE).b64}
-            validator.mail.offer(1, record(device, 1, "svc.trust.bundle", bundle))
-            validator.pump.kick()
-            await until(lambda: "LINK_DOWN" in device.health())
-            await until(lambda: device.status().mail.in_applied_seq == 1)
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+async def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> None:
+    async with validator_of(device, carries_mail=True) as validator:
+        await validator.wait_serving()
+        obj = {
+            "v": 1,
+            "bundle_seq": 1,
+            "issued_at_ms": now_ms(),
+            "roots": [],
+            "keys": [],
+            "seal_keys": [],
+            "revoked_kids": [device.board.validator_key.kid],
+            "dbd_keys": [],
+        }
+        bundle = sign_object(Kind.TRUST_BUNDLE, obj, SIGNER)
+        bundle |= {"signer_cert_b64": certificate(device, SignerPurpose.BUNDLE).b64}
+        validator.mail.offer(1, record(device, 1, "svc.trust.bundle", bundle))
+        validator.pump.kick()
+        await until(lambda: "LINK_DOWN" in device.health())
+        await until(lambda: device.status().mail.in_applied_seq == 1)

@@ -24,6 +24,7 @@ from tests.device.whole_device import (
     pictures,
     until,
     validator_at,
+    validator_of,
 )
 from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
@@ -52,20 +53,16 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
         assert process.wait(20) == 0
 
 
-def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device) -> None:
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            validator.arm(500)
-            ended = await validator.wait_for(RequestEnded)
-            assert ended.why == "expired"
-            said = [one async for one in attempts(device, validator, pictures(seed=77, occasion=1))]
-            assert said[-1].verdict.result is VerdictResult.NO_MATCH
-            assert said[-1].verdict.subject_ref is None
-            assert said[0].verdict.verdict_seq == 1
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+async def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device) -> None:
+    async with validator_of(device) as validator:
+        await validator.wait_serving()
+        validator.arm(500)
+        ended = await validator.wait_for(RequestEnded)
+        assert ended.why == "expired"
+        said = [one async for one in attempts(device, validator, pictures(seed=77, occasion=1))]
+        assert said[-1].verdict.result is VerdictResult.NO_MATCH
+        assert said[-1].verdict.subject_ref is None
+        assert said[0].verdict.verdict_seq == 1
 
 
 def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
@@ -126,27 +123,22 @@ def test_a_port_that_is_back_is_no_longer_said_to_be_absent(device: Device) -> N
         assert device.health()["LINK_DOWN"] == "no validator has proved itself yet"
 
 
-def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) -> None:
+async def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) -> None:
     device = make_device(tmp_path, fill_camera=False)
-
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_for(DeviceProven)
-            await until(lambda: "is absent" in device.health().get("CAMERA_FAULT", ""))
-            validator.arm(1_000)
-            said = await validator.wait_for(VerdictAnswered)
-            assert said.verdict.result is VerdictResult.NOT_READY
-            device.writer.make_folder()
-            device.writer.put(nobody())
-            await validator.wait_serving()
-            said = await answered(device, validator, pictures())
-            assert said.verdict.result is VerdictResult.MATCH
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+    async with validator_of(device) as validator:
+        await validator.wait_for(DeviceProven)
+        await until(lambda: "is absent" in device.health().get("CAMERA_FAULT", ""))
+        validator.arm(1_000)
+        said = await validator.wait_for(VerdictAnswered)
+        assert said.verdict.result is VerdictResult.NOT_READY
+        device.writer.make_folder()
+        device.writer.put(nobody())
+        await validator.wait_serving()
+        said = await answered(device, validator, pictures())
+        assert said.verdict.result is VerdictResult.MATCH
 
 
-def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_path: Path) -> None:
     spoilt = tmp_path / "model"
     shutil.copytree(shipped_model_dir(), spoilt)
     onnx = next(spoilt.glob("*.onnx"))
@@ -154,18 +146,13 @@ def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_pat
     data[len(data) // 2] ^= 1
     onnx.write_bytes(data)
     device = make_device(tmp_path, model_dir=spoilt)
-
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_for(DeviceProven)
-            await until(lambda: "MODEL_FAULT" in device.health())
-            health = await asyncio.to_thread(device.health)
-            assert "install the model again" in health["MODEL_FAULT"]
-            said = await answered(device, validator, pictures())
-            assert said.verdict.result is VerdictResult.NOT_READY
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+    async with validator_of(device) as validator:
+        await validator.wait_for(DeviceProven)
+        await until(lambda: "MODEL_FAULT" in device.health())
+        health = await asyncio.to_thread(device.health)
+        assert "install the model again" in health["MODEL_FAULT"]
+        said = await answered(device, validator, pictures())
+        assert said.verdict.result is VerdictResult.NOT_READY
 
 
 def test_garbage_on_the_cable_is_counted_and_survived(device: Device) -> None:

@@ -32,9 +32,15 @@ from tests.device.updates.update_setting import (
     shipped_id,
     signed,
 )
-from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
+from tests.device.whole_device import (
+    Device,
+    Validator,
+    known_people,
+    make_device,
+    until,
+    validator_of,
+)
 from tools.cloud.pack_release import chunk_bodies, republish, write_release
-from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
 
@@ -126,69 +132,59 @@ def doctor(device: Device) -> str:
 
 
 @pytest.mark.slow
-def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -> None:
+async def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -> None:
     payload = model_payload()
-
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            await mailed(validator, device, 1, "svc.update.manifest", manifest(device, payload, 7))
-            bodies = list(chunk_bodies(payload, 7))
-            for seq, body in enumerate(bodies[:-1], start=2):
-                await mailed(validator, device, seq, "svc.update.chunk", body)
-            said = await shown(validator, device, 9000)
-            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
-            await mailed(validator, device, len(bodies) + 1, "svc.update.chunk", bodies[-1])
-            # Whole and tested, it waits: the gallery is still of the model before.
-            await until(lambda: updates(device)["model"]["waiting"] is not None)
-            seq, page = len(bodies) + 2, epoch_page(device, 2, OTHER_MODEL)
-            assert validator.mail.offer(seq, record(device, seq, "svc.gallery.snapshot.page", page))
-            validator.pump.kick()
-            # palmd may restart before it has answered: then its next status says that the page is applied.
-            await validator.wait_for(
-                StatusReceived, lambda event: event.status.serving and event.status.model_id == OTHER_MODEL
-            )
-            assert validator.mail.applied_seq == seq
-            said = await shown(validator, device, 9001)
-            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
-            await until(lambda: not updates(device)["model"]["on_trial"])
-            assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+    async with validator_of(device, carries_mail=True) as validator:
+        await validator.wait_serving()
+        await mailed(validator, device, 1, "svc.update.manifest", manifest(device, payload, 7))
+        bodies = list(chunk_bodies(payload, 7))
+        for seq, body in enumerate(bodies[:-1], start=2):
+            await mailed(validator, device, seq, "svc.update.chunk", body)
+        said = await shown(validator, device, 9000)
+        assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
+        await mailed(validator, device, len(bodies) + 1, "svc.update.chunk", bodies[-1])
+        # Whole and tested, it waits: the gallery is still of the model before.
+        await until(lambda: updates(device)["model"]["waiting"] is not None)
+        seq, page = len(bodies) + 2, epoch_page(device, 2, OTHER_MODEL)
+        assert validator.mail.offer(seq, record(device, seq, "svc.gallery.snapshot.page", page))
+        validator.pump.kick()
+        # palmd may restart before it has answered: then its next status says that the page is applied.
+        await validator.wait_for(
+            StatusReceived, lambda event: event.status.serving and event.status.model_id == OTHER_MODEL
+        )
+        assert validator.mail.applied_seq == seq
+        said = await shown(validator, device, 9001)
+        assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
+        await until(lambda: not updates(device)["model"]["on_trial"])
+        assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
 
 
 @pytest.mark.slow
-def test_software_with_another_model_serves_the_gallery_that_it_finds(tmp_path: Path) -> None:
+async def test_software_with_another_model_serves_the_gallery_that_it_finds(tmp_path: Path) -> None:
     """What an upgrade of the package leaves: templates, and the copy of the model they were made with."""
     device = make_device(tmp_path, model_id=OTHER_MODEL)
     republish(shipped_model_dir(), OTHER_MODEL, tmp_path / "before")
     store = UpdateStore(device.config.device.state_dir)
     store.save(UpdateState(home_epoch=1))
     store.keep_model(tmp_path / "before")
-
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            said = await shown(validator, device, 9000)
-            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
-            waiting = updates(device)["model"]["waiting"]
-            assert waiting == {"release_seq": 0, "version": "shipped", "model_id": shipped_id()}
-            told = CliRunner().invoke(main, ["update", "status", "--config", str(device.board.config_path)])
-            assert f"waiting   model {shipped_id()}, shipped: for its gallery epoch" in told.stdout
-            assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
-            page = epoch_page(device, 2, shipped_id())
-            assert validator.mail.offer(1, record(device, 1, "svc.gallery.snapshot.page", page))
-            validator.pump.kick()
-            await validator.wait_for(
-                StatusReceived, lambda event: event.status.serving and event.status.model_id == shipped_id()
-            )
-            said = await shown(validator, device, 9001)
-            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
-            assert updates(device)["model"]["waiting"] is None
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+    async with validator_of(device, carries_mail=True) as validator:
+        await validator.wait_serving()
+        said = await shown(validator, device, 9000)
+        assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
+        waiting = updates(device)["model"]["waiting"]
+        assert waiting == {"release_seq": 0, "version": "shipped", "model_id": shipped_id()}
+        told = CliRunner().invoke(main, ["update", "status", "--config", str(device.board.config_path)])
+        assert f"waiting   model {shipped_id()}, shipped: for its gallery epoch" in told.stdout
+        assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
+        page = epoch_page(device, 2, shipped_id())
+        assert validator.mail.offer(1, record(device, 1, "svc.gallery.snapshot.page", page))
+        validator.pump.kick()
+        await validator.wait_for(
+            StatusReceived, lambda event: event.status.serving and event.status.model_id == shipped_id()
+        )
+        said = await shown(validator, device, 9001)
+        assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
+        assert updates(device)["model"]["waiting"] is None
 
 
 def test_software_on_trial_counts_only_when_roots_installer_is_through(

@@ -33,6 +33,7 @@ from tests.device.whole_device import (
     pictures,
     until,
     validator_at,
+    validator_of,
 )
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID
@@ -163,27 +164,23 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
     assert len(unsigned) == 1 + 16, "the other signed one, and the last sixteen of the forged"
 
 
-def test_one_status_a_handshake(device: Device) -> None:
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board, desk_type=ForgingDesk) as validator:
-            await validator.wait_serving()
-            for _ in range(3):
-                validator.events.clear()
-                for event in forging(validator).reset():
-                    validator.on_event(event)
-                validator.pump.kick()
-                await validator.wait_for(DeviceProven)
-                await ask_for_an_answer(validator)
-                statuses = []
-                while True:
-                    event = await either(validator, StatusReceived, ErrorReceived)
-                    if isinstance(event, ErrorReceived):
-                        break
-                    statuses.append(replace(event.status, at_ms=0))
-                assert len(statuses) == len(set(map(repr, statuses))) >= 1
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
+async def test_one_status_a_handshake(device: Device) -> None:
+    async with validator_of(device, desk_type=ForgingDesk) as validator:
+        await validator.wait_serving()
+        for _ in range(3):
+            validator.events.clear()
+            for event in forging(validator).reset():
+                validator.on_event(event)
+            validator.pump.kick()
+            await validator.wait_for(DeviceProven)
+            await ask_for_an_answer(validator)
+            statuses = []
+            while True:
+                event = await either(validator, StatusReceived, ErrorReceived)
+                if isinstance(event, ErrorReceived):
+                    break
+                statuses.append(replace(event.status, at_ms=0))
+            assert len(statuses) == len(set(map(repr, statuses))) >= 1
 
 
 def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
