@@ -119,7 +119,7 @@ def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     for name, decision in [*wrong.items(), ("again", wrong["signature"])]:
         _complaint(bench, story, name, "decision", decision)
     if bench.setup.revoked is not None:
-        _complaint(bench, story, "revoked", "decision", _signed_by(bench, wrapper, bench.setup.revoked))
+        _complaint(bench, story, "revoked", "decision", _signed_decision(bench, wrapper, bench.setup.revoked))
     story.full_queue = _full_queue(bench, ask_again)
     bench.take_hand_away()
     # A reset with the verdict unanswered: it is asked about, and not pushed.
@@ -213,9 +213,11 @@ def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:
     return [ref for h in bench.peer.heard if h.type == "resolve" for ref in h.body.get("verdict_refs", [])]
 
 
-def _decision(bench: EndUnderTest, wrapper: JsonObject) -> Decision:
+def _signed_decision(
+    bench: EndUnderTest, wrapper: JsonObject, key: SigningKey | None = None, **changes: Any
+) -> JsonObject:
     verdict = wrapper["verdict"]
-    return Decision(
+    decision = Decision(
         txn_id=verdict["txn_id"],
         gate_id=verdict["gate_id"],
         dbd_id=verdict["dbd_id"],
@@ -227,14 +229,15 @@ def _decision(bench: EndUnderTest, wrapper: JsonObject) -> Decision:
         decision_seq=bench.counters.next_decision_seq(),
         decided_at_ms=bench.wall_ms(),
     )
+    return sign_object(Kind.DECISION, replace(decision, **changes).to_obj(), key or bench.setup.key)
 
 
 def _answer(bench: EndUnderTest, story: TwoPassages, wrapper: JsonObject, *, at_ms: int) -> None:
     """The right decision, actuated where a turn sensor shall report, and then what it reports; both are good
     however wrong our clock is (`at_ms`)."""
     sensor = bench.setup.passage_sensor
-    decision = replace(_decision(bench, wrapper), actuated=sensor, decided_at_ms=at_ms)
-    mark = bench.peer.say("decision", sign_object(Kind.DECISION, decision.to_obj(), bench.setup.key))
+    decision = _signed_decision(bench, wrapper, actuated=sensor, decided_at_ms=at_ms)
+    mark = bench.peer.say("decision", decision)
     if sensor:
         bench.peer.say("passage", _signed_passage(bench, wrapper, at_ms=at_ms))
     heard = bench.error(mark, QUIET_MS)
@@ -258,19 +261,9 @@ def _signed_passage(
     return sign_object(Kind.PASSAGE, replace(passage, **changes).to_obj(), key or bench.setup.key)
 
 
-def _signed_by(bench: EndUnderTest, wrapper: JsonObject, key: SigningKey) -> JsonObject:
-    return sign_object(Kind.DECISION, _decision(bench, wrapper).to_obj(), key)
-
-
-def _signed_decision(bench: EndUnderTest, wrapper: JsonObject, **changes: Any) -> JsonObject:
-    decision = replace(_decision(bench, wrapper), **changes)
-    return sign_object(Kind.DECISION, decision.to_obj(), bench.setup.key)
-
-
 WRONG_DECISIONS: dict[str, Callable[[EndUnderTest, JsonObject], JsonObject]] = {
     "signature": lambda bench, wrapper: (
-        sign_object(Kind.DECISION, _decision(bench, wrapper).to_obj(), bench.stranger)
-        | {"signer_kid": bench.setup.key.kid}
+        _signed_decision(bench, wrapper, bench.stranger) | {"signer_kid": bench.setup.key.kid}
     ),
     "ref": lambda bench, wrapper: _signed_decision(bench, wrapper, verdict_ref="0" * 32),
     "nonce": lambda bench, wrapper: _signed_decision(bench, wrapper, nonce_b64="A" * 22 + "=="),
