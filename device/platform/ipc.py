@@ -157,10 +157,10 @@ class IpcClient:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, path: Path, timeout_s: float = ANSWER_WITHIN_S) -> Self:
+    async def connect(cls, path: Path) -> Self:
         """Connect to the socket at `path`. Raises IpcUnreachable when none listens there, IpcNotPermitted."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(ANSWER_WITHIN_S):
                 reader, writer = await asyncio.open_unix_connection(path)
         except (OSError, TimeoutError) as error:
             raise _not_connected(path, error) from error

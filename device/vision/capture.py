@@ -22,6 +22,7 @@ them. Another start of the program would ask them again, so the watchdog leaves 
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 10.0
+ENDS_WITHIN_S = 3.0
 
 _log = logging.getLogger(__name__)
 
@@ -130,10 +131,10 @@ class CaptureThread:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float = 3.0) -> bool:
-        """End the thread and close the camera; False when it has not ended after `timeout_s`."""
+    def stop(self) -> bool:
+        """End the thread and close the camera; False when it has not ended after `ENDS_WITHIN_S`."""
         self._stop.set()
-        self._thread.join(timeout_s)
+        self._thread.join(ENDS_WITHIN_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import cv2
 
-from device.vision.capture import FrameSlot
+from device.vision.capture import ENDS_WITHIN_S, FrameSlot
 from device.vision.recognition import Interest, Look, Recogniser
 from models.frames import CameraFrame
 from models.qr import read_qr
@@ -98,10 +98,10 @@ class InferenceThread:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float = 3.0) -> bool:
-        """End the thread; False when it has not ended after `timeout_s`."""
+    def stop(self) -> bool:
+        """End the thread; False when it has not ended after `ENDS_WITHIN_S`."""
         self._stop.set()
-        self._thread.join(timeout_s)
+        self._thread.join(ENDS_WITHIN_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -170,7 +170,7 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
     api.on_answer = note
     bind = options.admin
     local = (bind is None or bind.is_local) and not options.behind_tls_proxy
-    admin_app = make_admin_app(api.service, api.store, metrics, OPERATIONS, local=local)
+    admin_app = make_admin_app(api.service, api.store, metrics, local=local)
     connections = Connections(places(raise_descriptor_limit()))
     tasks = [
         asyncio.create_task(_sweep_regularly(api), name="sweeper"),

@@ -44,11 +44,11 @@ STANDING = ServiceFigures({}, [], 0, 0, {}, 0, 0)
 class Desk:
     """A browser without script at the admin bind of a server."""
 
-    def __init__(self, cloud: Cloud, *, local: bool = True) -> None:
+    def __init__(self, cloud: Cloud, *, local: bool = True, each_device: bool = False) -> None:
         self.cloud = cloud
-        self.metrics = Metrics()
+        self.metrics = Metrics(each_device=each_device)
         service, store = cloud.api.service, cloud.api.store
-        app = make_admin_app(service, store, self.metrics, OPERATIONS, local=local)
+        app = make_admin_app(service, store, self.metrics, local=local)
         transport = httpx.ASGITransport(app)
         self.http = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
 

@@ -3,38 +3,21 @@
 import re
 from typing import Any
 
-import httpx
 import pytest
 
 from cloud_client.reference_server.domain.devices.fleet import SILENT_BY_MAIL_MS, SILENT_MS
 from cloud_client.reference_server.domain.devices.rollouts import RolloutPlan, start
-from cloud_client.reference_server.web.admin.app import make_admin_app
-from cloud_client.reference_server.web.admin.metrics import Metrics
-from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests import REPOSITORY
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.rollout_harness import Rolled, report
 from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant
+from tests.cloud_client.server.test_server_admin import Desk
 
 REPORT = "/v1/devices/self/report"
 
 
-class AdminBrowser:
-    """A browser without script at the admin bind."""
-
-    def __init__(self, cloud: Cloud, *, each_device: bool = False) -> None:
-        self.cloud = cloud
-        app = make_admin_app(cloud.api.service, cloud.api.store, Metrics(each_device=each_device), OPERATIONS)
-        self._http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8711")
-
-    def get(self, path: str) -> httpx.Response:
-        response: httpx.Response = self.cloud.run(self._http.get(path))
-        return response
-
-    def sign_in(self, api_key: str) -> None:
-        headers = {"Origin": "http://127.0.0.1:8711", "Sec-Fetch-Site": "same-origin"}
-        fields = {"api_key": api_key}
-        self.cloud.run(self._http.post("/operator/sign-in", data=fields, headers=headers))
+class AdminBrowser(Desk):
+    """It also reads /metrics."""
 
     def sample(self, line: str) -> float:
         """The value of a sample of /metrics."""

@@ -13,6 +13,8 @@ from tools.rig.packaging import kit_copy
 
 WIDTH_PX, HEIGHT_PX = 640, 480
 START_WITHIN_S = 60.0
+VERDICT_WITHIN_S = 20.0
+HEALTH_WITHIN_S = 20.0
 OUTPUT_FPS = 36
 """The slowest timing that vivid takes at this size."""
 USUAL_DROPS = 60
@@ -192,16 +194,17 @@ class Rig:
     def await_event(self, name: str, within_s: float) -> tuple[float, dict[str, Any]]:
         return self.await_line(name, within_s, lambda told: told.get("event") == name)
 
-    def await_verdict(self, within_s: float) -> tuple[float, dict[str, Any]]:
-        return self.await_line("verdict", within_s, lambda told: "verdict_seq" in told)
+    def await_verdict(self) -> tuple[float, dict[str, Any]]:
+        return self.await_line("verdict", VERDICT_WITHIN_S, lambda told: "verdict_seq" in told)
 
-    def await_health(self, word: str, stands: bool, within_s: float) -> float:
-        """Until a signed status has, or no longer has, this word; when it came."""
+    def await_camera_fault(self, stands: bool) -> float:
+        """Until a signed status has, or no longer has, CAMERA_FAULT; when it came."""
 
         def tells(told: dict[str, Any]) -> bool:
-            return told.get("event") == "status" and (word in told["health"]) is stands
+            return told.get("event") == "status" and ("CAMERA_FAULT" in told["health"]) is stands
 
-        return self.await_line(f"status {'with' if stands else 'without'} {word}", within_s, tells)[0]
+        what = f"status {'with' if stands else 'without'} CAMERA_FAULT"
+        return self.await_line(what, HEALTH_WITHIN_S, tells)[0]
 
     # ---- waiting
 

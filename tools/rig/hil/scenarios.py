@@ -13,10 +13,8 @@ from tools.rig.hil.bulk_gadget import PRODUCT, PTY, VENDOR
 from tools.rig.hil.machine_device import CONFIG, DEVICE_PORT, VALIDATOR_PORT, MachineDevice
 from tools.rig.hil.rig import START_WITHIN_S, USUAL_DROPS, Rig, ScenarioFailed
 
-VERDICT_WITHIN_S = 20.0
 SERVED_AGAIN_WITHIN_S = 2.0
 """LINK/1 §1: after any outage RSTACK comes within 2 s of bytes flowing again."""
-HEALTH_WITHIN_S = 20.0
 OUTAGE_S = 3.0
 """Longer than the 2 s after which both ends declare the link down."""
 
@@ -61,7 +59,7 @@ def pairing(rig: Rig, _stage: MachineDevice) -> Figures:
 def accept(rig: Rig, stage: MachineDevice) -> Figures:
     """The palm of a person in the gallery."""
     begun_s = rig.show("known")
-    at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
+    at_s, verdict = rig.await_verdict()
     rig.wait_empty()
     _expect(verdict, "accept", "MATCH", stage.known_subject)
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
@@ -70,7 +68,7 @@ def accept(rig: Rig, stage: MachineDevice) -> Figures:
 def reject(rig: Rig, _stage: MachineDevice) -> Figures:
     """The palm of a stranger."""
     begun_s = rig.show("stranger")
-    at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
+    at_s, verdict = rig.await_verdict()
     rig.wait_empty()
     _expect(verdict, "reject", "NO_MATCH", None)
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
@@ -96,7 +94,7 @@ def unplug_with_hand(rig: Rig, _stage: MachineDevice) -> Figures:
         # Either the verdict was made meanwhile and is given again, or the hand is asked for again.
         rig.wait_empty()
         rig.show("known")
-        rig.await_verdict(VERDICT_WITHIN_S)
+        rig.await_verdict()
     rig.wait_empty()
     return figures
 
@@ -104,7 +102,7 @@ def unplug_with_hand(rig: Rig, _stage: MachineDevice) -> Figures:
 def unplug_at_verdict(rig: Rig, _stage: MachineDevice) -> Figures:
     """The cable is pulled out as the verdict comes: its decision may be lost, and is asked after."""
     rig.show("known")
-    rig.await_verdict(VERDICT_WITHIN_S)
+    rig.await_verdict()
     figures = _outage(rig)
     rig.wait_empty()
     return figures
@@ -113,9 +111,9 @@ def unplug_at_verdict(rig: Rig, _stage: MachineDevice) -> Figures:
 def camera_stalls(rig: Rig, stage: MachineDevice) -> Figures:
     """The camera goes on without delivering pictures; then it delivers again."""
     stalled_s = rig.drop_pictures(100)
-    told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
+    told_s = rig.await_camera_fault(True)
     mended_s = rig.drop_pictures(USUAL_DROPS)
-    well_s = rig.await_health("CAMERA_FAULT", False, HEALTH_WITHIN_S)
+    well_s = rig.await_camera_fault(False)
     return {
         "told_after_s": round(told_s - stalled_s, 1),
         "well_after_s": round(well_s - mended_s, 1),
@@ -128,7 +126,7 @@ def camera_corrupts(rig: Rig, stage: MachineDevice) -> Figures:
     begun_s = rig.show("known")
     for _ in range(3):
         rig.set_camera("inject_v4l2_buf_flag_error=1")
-    at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
+    at_s, verdict = rig.await_verdict()
     rig.drop_pictures(USUAL_DROPS)
     rig.wait_empty()
     _expect(verdict, "accept", "MATCH", stage.known_subject)
@@ -139,11 +137,11 @@ def camera_unplugged(rig: Rig, stage: MachineDevice) -> Figures:
     """The camera disappears and comes back as a new one."""
     gone_s = rig.machine.now_s()
     rig.set_camera("disconnect=1")
-    told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
+    told_s = rig.await_camera_fault(True)
     rig.unload_camera()
     back_s = rig.machine.now_s()
     rig.plug_camera()
-    well_s = rig.await_health("CAMERA_FAULT", False, HEALTH_WITHIN_S)
+    well_s = rig.await_camera_fault(False)
     figures: Figures = {
         "told_after_s": round(told_s - gone_s, 1),
         "well_after_s": round(well_s - back_s, 1),

@@ -15,6 +15,7 @@ SLICE_MS: Final = 50
 """Buttons take effect at multiples of this."""
 MOST_BYTES: Final = 256 * 1024
 MOST_PRESSES: Final = 1_000
+_MOST_TEXT: Final = 64
 MOST_ADVANCES: Final = 20
 MOST_WATCHED_MS: Final = 2 * 3_600_000
 """The longest run, without the hours that were advanced."""
@@ -91,12 +92,12 @@ def read_run(text: str | bytes) -> RunFile:
     if obj.get("version") != VERSION:
         raise BadRunFile(f"the run has version {obj.get('version')!r:.20}; this palmctl replays {VERSION}")
     run = RunFile(
-        software=_text(obj, "software", 64),
+        software=_text(obj, "software"),
         seed=_number(obj, "seed", 2**32 - 1),
         presses=_presses(obj.get("presses")),
         until_ms=_number(obj, "until_ms", MOST_WATCHED_MS + MOST_ADVANCES * ADVANCE_MS),
         events=_number(obj, "events", 2**53),
-        digest=_text(obj, "sha256", 64),
+        digest=_text(obj, "sha256"),
     )
     _check_times(run)
     return run
@@ -146,8 +147,8 @@ def _number(obj: dict[str, Any], name: str, most: int) -> int:
     return value
 
 
-def _text(obj: dict[str, Any], name: str, most: int) -> str:
+def _text(obj: dict[str, Any], name: str) -> str:
     value = obj.get(name)
-    if not isinstance(value, str) or len(value) > most:
-        raise BadRunFile(f'"{name}" must be a text of at most {most} characters')
+    if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        raise BadRunFile(f'"{name}" must be a text of at most {_MOST_TEXT} characters')
     return value

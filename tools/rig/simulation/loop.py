@@ -275,11 +275,6 @@ def _process_in(context: contextvars.Context | None) -> SimulatedProcess | None:
     return _PROCESS.get() if context is None else context.get(_PROCESS)
 
 
-def present_process() -> SimulatedProcess | None:
-    """The process whose step is running."""
-    return _PROCESS.get()
-
-
 async def called_in(  # noqa: C901 - both ends of one call
     loop: SimulatedLoop, process: SimulatedProcess, work: Callable[[], Awaitable[T]], lost: Exception
 ) -> T:

@@ -160,7 +160,7 @@ class SimulatedWorld:
         loop.on_kill = self._killed
         loop.work_s = self._work_s
         loop.set_exception_handler(self._unexpected)
-        self._acts, self.disk_chance = self._chance("acts"), self._chance("disk")
+        self.disk_chance = self._chance("disk")
         self.slow_disk_s = 0.0
         self.disks = Disks(folder, self.disk_chance)
         self.cable = Cable(loop, self._chance("cable"), self.onlooker.heard, self.onlooker.reached)

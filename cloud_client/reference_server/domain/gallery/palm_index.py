@@ -124,15 +124,15 @@ class _Palms:
             finally:
                 self.lock.release()
 
-    def advance(self, tx: Tx, vault: Vault, environment: Environment, most: int) -> bool:
-        """Load up to ``most`` templates of what is missing; whether there are more."""
+    def advance(self, tx: Tx, vault: Vault, environment: Environment) -> bool:
+        """Load some of the templates that are missing; whether there are more."""
         mark = _mark_of(tx, environment)
         if mark == self.mark:
             return False
         if mark != self.compared:
             self._compare(tx, environment, mark)
             self.compared = mark
-        for template_id in self.missing[-most:]:
+        for template_id in self.missing[-_STEP:]:
             row = tx.one(
                 """SELECT t.template_id, t.vector_ct, t.subject_id, s.person_key_ct FROM templates t
                    JOIN subjects s ON s.subject_id = t.subject_id WHERE t.template_id = :template_id""",
@@ -140,7 +140,7 @@ class _Palms:
             )
             if row is not None:
                 self.add(template_id, row["subject_id"], _vector_of(vault, row))
-        del self.missing[-most:]
+        del self.missing[-_STEP:]
         if not self.missing:
             self.mark = mark
         return bool(self.missing)
@@ -180,13 +180,13 @@ class PalmIndex:
     def catch_up(self, tx: Tx, vault: Vault, environment: Environment) -> bool:
         """Take in some of what has changed; whether there is more."""
         with self._held(environment.stream) as palms:
-            return palms.advance(tx, vault, environment, _STEP)
+            return palms.advance(tx, vault, environment)
 
     def search(self, tx: Tx, vault: Vault, environment: Environment, probe: PalmProbe) -> PalmsFound:
         """Which templates of other people a probe is like; what ``catch_up`` has left is taken in first."""
         found: list[str] = []
         with self._held(environment.stream) as palms:
-            while palms.advance(tx, vault, environment, _STEP):
+            while palms.advance(tx, vault, environment):
                 pass
             for start, block in zip(range(0, len(palms.rows), _BLOCK), palms.blocks, strict=True):
                 alike = (start + row for row in probe.alike(block[: len(palms.rows) - start]))

@@ -24,7 +24,7 @@ from cloud_client.reference_server.web.admin.operator_page.languages import temp
 from cloud_client.reference_server.web.admin.operator_page.routes import HOME, OperatorPage
 from cloud_client.reference_server.web.admin.reference import chapters
 from cloud_client.reference_server.web.api.openapi import document
-from cloud_client.reference_server.web.api.operation import Operation
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HEADERS: Final = {
@@ -40,20 +40,13 @@ _HEADERS: Final = {
 }
 
 
-def make_admin_app(
-    service: Service,
-    store: AsyncStore,
-    metrics: Metrics,
-    operations: tuple[Operation, ...],
-    *,
-    local: bool = True,
-) -> ASGIApp:
+def make_admin_app(service: Service, store: AsyncStore, metrics: Metrics, *, local: bool = True) -> ASGIApp:
     """The application of the admin bind.
 
     ``local``: it is reached from this machine only, by plain HTTP and one of this machine's own names. Else
     browsers come by https, under any name, and its cookie is kept to that.
     """
-    description = document(operations)
+    description = document(OPERATIONS)
     encoded = json.dumps(description)
 
     async def healthz(_request: Request) -> Response:
