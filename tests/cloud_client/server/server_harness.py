@@ -25,7 +25,7 @@ from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.ops.serve import build
 from link1.canonical import JsonObject, b64_encode
-from link1.keys import SealKey, SigningKey
+from link1.keys import PublicKey, SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
 from tests.cloud_client.server.server_checks import check_answer
@@ -384,6 +384,12 @@ def vector(seed: int) -> bytes:
     """A unit vector; different seeds are nearly orthogonal."""
     values = np.random.default_rng(seed).standard_normal(512)
     return (values / np.linalg.norm(values)).astype("<f4").tobytes()
+
+
+def keys_of(cloud: Cloud) -> dict[str, PublicKey]:
+    """By kid, the keys that the service publishes."""
+    listed = cloud.send("GET", "/v1/keys").json()["keys"]
+    return {key["kid"]: PublicKey.from_b64(key["pub_b64"]) for key in listed}
 
 
 def code_of(response: httpx.Response) -> str:

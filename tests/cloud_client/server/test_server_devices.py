@@ -12,12 +12,7 @@ from link1.canonical import b64_encode, canonical_bytes
 from link1.keys import PublicKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object, verify_object
-from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
-
-
-def keys_of(cloud: Cloud) -> dict[str, PublicKey]:
-    listed = cloud.send("GET", "/v1/keys").json()["keys"]
-    return {key["kid"]: PublicKey.from_b64(key["pub_b64"]) for key in listed}
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of, keys_of
 
 
 def status_of(device: SimDevice) -> dict[str, object]:

@@ -21,7 +21,6 @@ from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of
 from link1.canonical import b64_encode
-from link1.keys import PublicKey
 from tests.cloud_client.server.server_harness import (
     MODEL_ID,
     Cloud,
@@ -29,13 +28,9 @@ from tests.cloud_client.server.server_harness import (
     SimDevice,
     Tenant,
     code_of,
+    keys_of,
     vector,
 )
-
-
-def keys_of(cloud: Cloud) -> dict[str, PublicKey]:
-    listed = cloud.send("GET", "/v1/keys").json()["keys"]
-    return {key["kid"]: PublicKey.from_b64(key["pub_b64"]) for key in listed}
 
 
 def test_enrolling_again_replaces_the_palms(device: SimDevice, partner: Partner) -> None:

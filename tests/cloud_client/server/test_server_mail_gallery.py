@@ -15,8 +15,16 @@ from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from tests.cloud_client.server.mail_harness import Mailbox, MailedGallery
-from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, vector
-from tests.cloud_client.server.test_server_gallery import fill, keys_of
+from tests.cloud_client.server.server_harness import (
+    MODEL_ID,
+    Cloud,
+    Partner,
+    SimDevice,
+    Tenant,
+    keys_of,
+    vector,
+)
+from tests.cloud_client.server.test_server_gallery import fill
 from tests.cloud_client.server.test_server_mail_send import BUNDLE, MANIFEST, send
 
 DELTAS, PAGE, HEAD = "svc.gallery.deltas", "svc.gallery.snapshot.page", "svc.gallery.head"
