@@ -213,11 +213,9 @@ def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:
     return [ref for h in bench.peer.heard if h.type == "resolve" for ref in h.body.get("verdict_refs", [])]
 
 
-def _signed_decision(
-    bench: EndUnderTest, wrapper: JsonObject, key: SigningKey | None = None, **changes: Any
-) -> JsonObject:
+def _decision(bench: EndUnderTest, wrapper: JsonObject) -> Decision:
     verdict = wrapper["verdict"]
-    decision = Decision(
+    return Decision(
         txn_id=verdict["txn_id"],
         gate_id=verdict["gate_id"],
         dbd_id=verdict["dbd_id"],
@@ -229,7 +227,13 @@ def _signed_decision(
         decision_seq=bench.counters.next_decision_seq(),
         decided_at_ms=bench.wall_ms(),
     )
-    return sign_object(Kind.DECISION, replace(decision, **changes).to_obj(), key or bench.setup.key)
+
+
+def _signed_decision(
+    bench: EndUnderTest, wrapper: JsonObject, key: SigningKey | None = None, **changes: Any
+) -> JsonObject:
+    decision = replace(_decision(bench, wrapper), **changes)
+    return sign_object(Kind.DECISION, decision.to_obj(), key or bench.setup.key)
 
 
 def _answer(bench: EndUnderTest, story: TwoPassages, wrapper: JsonObject, *, at_ms: int) -> None:
