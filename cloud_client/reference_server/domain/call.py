@@ -55,7 +55,7 @@ class ApiAnswer:
     """A response before it is written out.
 
     ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
-    person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
+    person deletes the copy.
     ``forgets`` is a person whose palms are dropped from memory once this is committed.
     ``unfinished`` is work that would hold the store for too long in one transaction: it is called in one
     transaction after another until it returns False; then the answer is sent.
@@ -66,7 +66,6 @@ class ApiAnswer:
     body: AnswerObject | Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
-    wakes: tuple[str, str] | None = None
     forgets: str | None = None
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""

@@ -594,6 +594,11 @@ _SETTLED = (
     "CREATE INDEX erasures_unsettled ON erasures (receipt_id) WHERE devices_total IS NULL",
 )
 
+_REVOKED = (
+    # Looked for after each commit: one of them may be waiting for a change.
+    "CREATE INDEX devices_revoked ON devices (tenant_id, device_id) WHERE status = 'revoked'",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -609,6 +614,7 @@ MIGRATIONS: Final = (
     _UNDELIVERED,
     _SWEPT,
     _SETTLED,
+    _REVOKED,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -117,7 +117,11 @@ def test_a_waiting_device_hears_of_everything(running: Running) -> None:
         partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
         assert [delta["op"] for delta in pending.result(10).json()["data"]] == ["tombstone"]
         assert time.monotonic() - began_s < 5
-        # Revocation ends a wait with 401.
+        # Revocation ends a wait with 401, by another process too.
+        other = Board(running, tenant, "gate-2")
+        pending = threads.submit(other.send, "GET", waiting.format(3))
+        running.palmctl("device", "revoke", *where, "gate-2", "--reason", "stolen")
+        assert pending.result(10).status_code == 401
         pending = threads.submit(board.send, "GET", waiting.format(3))
         post(partner, "/v1/devices/gate-1/revoke", {"reason": "lost"}).raise_for_status()
         assert pending.result(10).status_code == 401

@@ -41,7 +41,7 @@ def revoke_device(call: Call, tx: Tx) -> ApiAnswer:
     body: RevokeDevice = call.body
     row = row_by_id(tx, call.environment, call.path["device_id"])
     revoked = revoke(tx, call.vault, row, body.reason, call.now_ms)
-    return ApiAnswer(200, device_object(tx, revoked, call.now_ms), wakes=(row["tenant_id"], row["device_id"]))
+    return ApiAnswer(200, device_object(tx, revoked, call.now_ms))
 
 
 def revoke(tx: Tx, vault: Vault, device: Row, reason: str, now_ms: int) -> Row:
@@ -60,6 +60,7 @@ def revoke(tx: Tx, vault: Vault, device: Row, reason: str, now_ms: int) -> Row:
     )
     mail = InboxMail(MailKind.DEVICE_REVOKE, device_config.signed_status(tx, vault, revoked, now_ms))
     mail_inbox.announce_wipe(tx, vault, revoked, mail, now_ms=now_ms)
+    tx.announce("device", device["tenant_id"], device["device_id"])
     return revoked
 
 

@@ -137,10 +137,10 @@ class Waiters:
             self._supersede(turn)
 
     def wake_device(self, tenant_id: str, device_id: str) -> None:
-        """Let one device look again (it was revoked, say)."""
-        self._changes += 1
+        """Let one device look again (it was revoked, say), if it has begun to wait."""
         turn = self._turns.get((tenant_id, device_id))
         if turn is not None:
+            self._changes += 1
             _end(turn, Woken.CHANGED)
 
     def wake_stream(self, stream: str) -> None:

@@ -283,7 +283,7 @@ class Api:
             if isinstance(claimed, ApiAnswer):
                 return claimed
             try:
-                answer = self._carry_out(operation, done_ahead, tx)
+                answer = cast("Handler", operation.handler)(_checked(operation, done_ahead), tx)
             except Problem as problem:
                 if problem.status >= 500:
                     raise
@@ -320,7 +320,7 @@ class Api:
             return await cast("AsyncHandler", operation.handler)(_checked(operation, call), self.store)
 
         def work(tx: Tx) -> ApiAnswer:
-            return self._carry_out(operation, call, tx)
+            return cast("Handler", operation.handler)(_checked(operation, call), tx)
 
         # What opens a person asks the token for the person's key: never on the loop.
         asks_token = operation.surface is not Surface.PUBLIC and self.service.vault.kms.in_token
@@ -330,15 +330,7 @@ class Api:
             return await self.store.read(work)
         return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
 
-    def _carry_out(self, operation: Operation, call: Call, tx: Tx) -> ApiAnswer:
-        answer = cast("Handler", operation.handler)(_checked(operation, call), tx)
-        if answer.wakes is not None:
-            tx.announce("device", *answer.wakes)
-        return answer
-
     async def _done(self, call: Call, answer: ApiAnswer) -> ApiAnswer:
-        if answer.wakes is not None:
-            self.service.waiters.wake_device(*answer.wakes)
         if answer.forgets is not None:
             self.service.palms.forget(call.environment.stream, answer.forgets)
         if answer.unfinished is not None:

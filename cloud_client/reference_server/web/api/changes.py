@@ -44,7 +44,10 @@ async def _follow(service: Service, store: AsyncStore) -> None:
 async def _take_in(service: Service, store: AsyncStore, changes: list[Change]) -> None:
     if not changes or MISSED in changes:
         try:
-            service.waiters.positions(await store.read(_positions))
+            positions, revoked = await store.read(_noticed)
+            service.waiters.positions(positions)
+            for tenant_id, device_id in revoked:
+                service.waiters.wake_device(tenant_id, device_id)
         except StoreUnavailable as error:
             log.warning("waiting devices are not woken: %s", error)
     for change in changes:
@@ -68,6 +71,9 @@ def _apply(service: Service, change: Change) -> None:
             log.warning("a change of an unknown kind was announced: does a newer server use this database?")
 
 
-def _positions(tx: Tx) -> dict[str, tuple[int, int]]:
-    rows = tx.all("SELECT stream, epoch, seq FROM streams")
-    return {row["stream"]: (row["epoch"], row["seq"]) for row in rows}
+def _noticed(tx: Tx) -> tuple[dict[str, tuple[int, int]], list[tuple[str, str]]]:
+    """Every stream's (epoch, seq), and the devices that are revoked and may still wait."""
+    streams = tx.all("SELECT stream, epoch, seq FROM streams")
+    revoked = tx.all("SELECT tenant_id, device_id FROM devices WHERE status = 'revoked'")
+    positions = {row["stream"]: (row["epoch"], row["seq"]) for row in streams}
+    return positions, [(row["tenant_id"], row["device_id"]) for row in revoked]
