@@ -587,16 +587,15 @@ _SWEPT = (
     "CREATE TABLE last_sweep (at_ms BIGINT PRIMARY KEY)",
 )
 
-_SETTLED = (
+_FIGURES = (
     # Of an erasure that is complete: how many devices were to apply it, and had. They are not listed then.
     "ALTER TABLE erasures ADD COLUMN devices_total INTEGER",
     "ALTER TABLE erasures ADD COLUMN devices_done INTEGER",
     "CREATE INDEX erasures_unsettled ON erasures (receipt_id) WHERE devices_total IS NULL",
-)
-
-_REVOKED = (
     # Looked for after each commit: one of them may be waiting for a change.
     "CREATE INDEX devices_revoked ON devices (tenant_id, device_id) WHERE status = 'revoked'",
+    # Few sessions wait, of all there ever were.
+    "CREATE INDEX sessions_waiting ON sessions (status, expires_ms) WHERE status IN ('open', 'review')",
 )
 
 MIGRATIONS: Final = (
@@ -613,8 +612,7 @@ MIGRATIONS: Final = (
     _RESUMED,
     _UNDELIVERED,
     _SWEPT,
-    _SETTLED,
-    _REVOKED,
+    _FIGURES,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

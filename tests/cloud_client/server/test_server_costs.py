@@ -15,6 +15,8 @@ from cloud_client.reference_server.contract.bodies import VerdictBatch, read_mod
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.contract.words import MAX_REPORT_BYTES
+from cloud_client.reference_server.domain.people import sessions
+from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.operation import MAX_VALUES, MAX_VALUES_OF_A_BATCH
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_database import on_sqlite
@@ -90,3 +92,34 @@ def test_real_bodies_are_well_within_the_bounds() -> None:
     # What a report must not have is ignored, so that only its size bounds it.
     assert bounds.pop("reportDevice") == MAX_REPORT_BYTES
     assert set(bounds.values()) == {MAX_VALUES}
+
+
+@on_sqlite
+def test_sessions_that_have_ended_do_not_slow_the_figures(own_cloud: Cloud) -> None:
+    """They stay as long as the person; a scrape, and the operator's page, count those that wait."""
+    partner = own_cloud.new_tenant().partner()
+    for _ in range(2):
+        partner.session(partner.person()["subject_id"])
+
+    def ended(numbers: range) -> float:
+        """So many ended sessions more; how long it takes to count the others."""
+
+        def work(tx: Tx, _vault: object, now_ms: int) -> float:
+            columns = [row["name"] for row in tx.all("PRAGMA table_info(sessions)")]
+            given = {"session_id": "'session-' || i", "status": "'completed'"}
+            given |= dict.fromkeys(("token_hash", "token_ct", "short_code_mac"), "NULL")
+            tx.run(
+                f"""WITH RECURSIVE n(i) AS
+                        (SELECT {numbers[0]} UNION ALL SELECT i + 1 FROM n WHERE i < {numbers[-1]})
+                    INSERT INTO sessions ({", ".join(columns)})
+                    SELECT {", ".join(given.get(name, name) for name in columns)}
+                    FROM (SELECT * FROM sessions LIMIT 1), n"""
+            )
+            assert sessions.counts(tx, now_ms) == {"open": 2, "review": 0}
+            return least_s(lambda: sessions.counts(tx, now_ms))
+
+        took_s: float = own_cloud.operate(work)
+        return took_s
+
+    few, many = ended(range(30_000)), ended(range(30_000, 120_000))
+    assert many < 2 * few + GRAIN_S

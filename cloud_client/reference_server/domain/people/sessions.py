@@ -130,7 +130,7 @@ def counts(tx: Tx, now_ms: int, environment: Environment | None = None) -> dict[
     """``{open, review}``: sessions that have not ended; of all tenants where none is given."""
     rows = tx.all(
         f"""SELECT status, count(*) AS n FROM sessions
-            WHERE (status = 'review' OR status = 'open' AND expires_ms > :now_ms)
+            WHERE status IN ('open', 'review') AND (status = 'review' OR expires_ms > :now_ms)
             {"" if environment is None else "AND tenant_id = :tenant_id AND livemode = :livemode"}
             GROUP BY status""",  # noqa: S608 - fixed parts
         now_ms=now_ms,
