@@ -594,6 +594,9 @@ _FIGURES = (
     "CREATE INDEX erasures_unsettled ON erasures (receipt_id) WHERE devices_total IS NULL",
     # Looked for after each commit: one of them may be waiting for a change.
     "CREATE INDEX devices_revoked ON devices (tenant_id, device_id) WHERE status = 'revoked'",
+    # Mail that carries palms: an erasure looks for it in all inboxes.
+    """CREATE INDEX inbox_palms ON inbox (tenant_id, device_id, seq)
+        WHERE kind IN ('svc.gallery.deltas', 'svc.gallery.snapshot.page')""",
     # Few sessions wait, of all there ever were.
     "CREATE INDEX sessions_waiting ON sessions (status, expires_ms) WHERE status IN ('open', 'review')",
 )

@@ -19,6 +19,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 CPF = "52998224725"
 _BACK_TO_4 = (
     "DROP INDEX devices_revoked",
+    "DROP INDEX inbox_palms",
     "DROP INDEX sessions_waiting",
     "DROP INDEX erasures_unsettled",
     "ALTER TABLE erasures DROP COLUMN devices_total",

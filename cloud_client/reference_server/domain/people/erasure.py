@@ -214,8 +214,9 @@ def _retained(tx: Tx, row: Row) -> list[str]:
         **facts,
     ) or tx.exists(
         # The second of two verdicts with one number has no record of its own, and is kept all the same.
-        """SELECT 1 FROM verdict_evidence e JOIN verdicts v ON v.verdict_id = e.verdict_id
-           WHERE v.tenant_id = :tenant_id AND v.livemode = :livemode
+        # CROSS JOIN: there is little evidence, and SQLite would begin with all verdicts.
+        """SELECT 1 FROM verdict_evidence e CROSS JOIN verdicts v
+           WHERE v.verdict_id = e.verdict_id AND v.tenant_id = :tenant_id AND v.livemode = :livemode
              AND e.code = 'seq_conflict' AND e.wrapper LIKE :says""",
         says=f'%"subject_ref":"{row["subject_ref"]}"%',
         **facts,
