@@ -60,6 +60,7 @@ class Core:
     want: Callable[[Interest, bool], None]
     kick: Callable[[], None]
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _timer_at_ms: int = field(default=0, init=False)
     _capture_wanted: bool = field(default=False, init=False)
 
     async def start(self) -> None:
@@ -157,14 +158,17 @@ class Core:
         self._set_timer()
 
     def _set_timer(self) -> None:
+        """A timer that is set for an earlier time is left to find out that the deadline has moved away. One
+        that is due is not set again: each message comes here, and a flood would put it off."""
+        deadlines = (self.gate.next_deadline_ms(), self.enrolment.next_deadline_ms)
+        at_ms = min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+        if at_ms is None or (self._timer is not None and self._timer_at_ms <= at_ms):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        deadlines = (self.gate.next_deadline_ms(), self.enrolment.next_deadline_ms)
-        due = [at_ms for at_ms in deadlines if at_ms is not None]
-        if due:
-            delay_s = max(0.0, (min(due) - self.clock.monotonic_ms()) / 1000)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
+        delay_s = max(0, at_ms - self.clock.monotonic_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
+        self._timer_at_ms = at_ms
 
     def _time_is_up(self) -> None:
         self._timer = None
