@@ -48,6 +48,23 @@ class Choice:
     reason: str
     actuated: bool
 
+    def decision_on(
+        self, verdict: Verdict, verdict_ref: str, decision_seq: int, decided_at_ms: int
+    ) -> Decision:
+        """The decision that says it."""
+        return Decision(
+            txn_id=verdict.txn_id,
+            gate_id=verdict.gate_id,
+            dbd_id=verdict.dbd_id,
+            nonce_b64=verdict.nonce_b64,
+            verdict_ref=verdict_ref,
+            reason=self.reason,
+            outcome=self.outcome,
+            actuated=self.actuated,
+            decision_seq=decision_seq,
+            decided_at_ms=decided_at_ms,
+        )
+
 
 STALE = Choice(outcome="BLOQUEAR", reason="stale", actuated=False)
 """The answer to every verdict that may not be acted on."""
@@ -316,18 +333,7 @@ class ValidatorDesk:
             return [VerdictAnswered(verdict, verdict_ref, choice, "repeat", ())]
         refused = self._why_not(verdict, now_ms)
         choice = STALE if refused else self._decide(verdict)
-        decision = Decision(
-            txn_id=verdict.txn_id,
-            gate_id=verdict.gate_id,
-            dbd_id=verdict.dbd_id,
-            nonce_b64=verdict.nonce_b64,
-            verdict_ref=verdict_ref,
-            reason=choice.reason,
-            outcome=choice.outcome,
-            actuated=choice.actuated,
-            decision_seq=self.memory.decision_seq + 1,
-            decided_at_ms=self._wall_ms(),
-        )
+        decision = choice.decision_on(verdict, verdict_ref, self.memory.decision_seq + 1, self._wall_ms())
         wrapper = sign_object(Kind.DECISION, decision.to_obj(), self._identity.key)
         acted_on = None if refused else verdict.verdict_seq
         self._remember(self.memory.with_decision(verdict_ref, wrapper, acted_on))

@@ -38,7 +38,7 @@ from link1 import members
 from link1.bodies import Box
 from link1.canonical import JsonObject, b64_encode, canonical_bytes, read_strict
 from link1.keys import KEY_BYTES, SigningKey
-from link1.objects import AppVersion, Decision, Pad, Passage, Verdict, VerdictResult
+from link1.objects import AppVersion, Pad, Passage, Verdict, VerdictResult
 from link1.sealed import SERVICE_ID, seal_record
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator.desk import Choice, accept_all
@@ -320,18 +320,8 @@ class SimulatedGate:
             choice = Choice(outcome, "operator_rule", actuated=outcome == "LIBERAR")
         with changing(self._place) as state:
             state.decision_seq += 1
-            decision = Decision(
-                txn_id=verdict.txn_id,
-                gate_id=verdict.gate_id,
-                dbd_id=verdict.dbd_id,
-                nonce_b64=verdict.nonce_b64,
-                verdict_ref=verdict_ref,
-                reason=choice.reason,
-                outcome=choice.outcome,
-                actuated=choice.actuated,
-                decision_seq=state.decision_seq,
-                decided_at_ms=verdict.decided_at_ms + 5,
-            )
+            at_ms = verdict.decided_at_ms + 5
+            decision = choice.decision_on(verdict, verdict_ref, state.decision_seq, at_ms)
             if state.last_ref == verdict_ref:
                 state.last_outcome = choice.outcome
         return sign_object(Kind.DECISION, decision.to_obj(), self._validator)
