@@ -1,5 +1,6 @@
 """What tests of several rooms begin with."""
 
+import asyncio
 import functools
 import inspect
 import subprocess
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.until import run
 from tools.kit.c_validator.driver import SANITIZERS, NoCompilerError, build
 from tools.rig.browser import Tab, browsing, find_chromium
 
@@ -23,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """A test that is a coroutine runs in a loop of its own."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test):
-        pyfuncitem.obj = functools.wraps(test)(lambda **given: run(lambda: test(**given), within_s=100.0))
+        pyfuncitem.obj = functools.wraps(test)(lambda **given: asyncio.run(test(**given)))
 
 
 @pytest.fixture(scope="session")

@@ -120,22 +120,19 @@ async def test_requests_that_are_away_while_the_clock_is_corrected_are_corrected
         assert len(double.seen) == 4
 
 
-def test_a_clock_that_is_set_while_a_request_is_away_explains_its_401() -> None:
+async def test_a_clock_that_is_set_while_a_request_is_away_explains_its_401() -> None:
     refused = problem(401, "unauthenticated", headers={"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
     wall_ms = 0
 
-    async def scenario() -> None:
-        async def refuses(writer: asyncio.StreamWriter) -> None:
-            nonlocal wall_ms
-            wall_ms = NOW_MS
-            writer.write(refused)
+    async def refuses(writer: asyncio.StreamWriter) -> None:
+        nonlocal wall_ms
+        wall_ms = NOW_MS
+        writer.write(refused)
 
-        async with scripted([refuses, http(200, {})]) as double:
-            async with CloudClient(ServerAddress.parse(double.origin), KEY, lambda: wall_ms) as cloud:
-                await cloud.device_status()
-            verified(double.seen[1], double.origin)
-
-    run(scenario)
+    async with scripted([refuses, http(200, {})]) as double:
+        async with CloudClient(ServerAddress.parse(double.origin), KEY, lambda: wall_ms) as cloud:
+            await cloud.device_status()
+        verified(double.seen[1], double.origin)
 
 
 async def test_no_cookie_is_kept() -> None:

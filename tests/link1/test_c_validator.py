@@ -273,35 +273,32 @@ async def test_what_it_says_breaks_no_rule_of_the_model(setting: Setting) -> Non
     assert messages >= 12
 
 
-def test_it_refuses_what_does_not_hold(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            mine = await asked(device, validator)
-            good = verdict_for(mine)
+async def test_it_refuses_what_does_not_hold(setting: Setting) -> None:
+    async with setting.joined("--manual") as (device, validator):
+        mine = await asked(device, validator)
+        good = verdict_for(mine)
 
-            def signed(**changes: Any) -> JsonObject:
-                return sign_object(Kind.VERDICT, good.to_obj() | changes, DEVICE_KEY)
+        def signed(**changes: Any) -> JsonObject:
+            return sign_object(Kind.VERDICT, good.to_obj() | changes, DEVICE_KEY)
 
-            wrong = [
-                ("bad_signature", sign_object(Kind.VERDICT, good.to_obj(), STRANGER_KEY)),
-                ("bad_signature", signed() | {"signer_kid": STRANGER_KEY.kid}),
-                ("bad_signature", signed() | {"verdict": good.to_obj() | {"attempts": 9}}),
-                ("malformed", signed(result="SPOOF")),
-                ("malformed", signed(quality_q=101)),
-                ("malformed", signed(v=True)),
-                ("malformed", signed() | {"more": 1}),
-                ("wrong_gate", signed(gate_id="gate-2")),
-                ("wrong_gate", signed(device_id="dev-2")),
-            ]
-            for code, wrapper in wrong:
-                device.say(wrapper)
-                said: ErrorReceived = await device.saw(ErrorReceived)
-                assert (said.code, said.about, said.txn_id) == (code, "verdict", None)
-            device.say(verdict_for(mine, accept=False, seq=2))
-            assert (await told_verdict(validator))["reason"] == "not_recognised"
-            assert opened(validator) == 0
-
-    asyncio.run(story())
+        wrong = [
+            ("bad_signature", sign_object(Kind.VERDICT, good.to_obj(), STRANGER_KEY)),
+            ("bad_signature", signed() | {"signer_kid": STRANGER_KEY.kid}),
+            ("bad_signature", signed() | {"verdict": good.to_obj() | {"attempts": 9}}),
+            ("malformed", signed(result="SPOOF")),
+            ("malformed", signed(quality_q=101)),
+            ("malformed", signed(v=True)),
+            ("malformed", signed() | {"more": 1}),
+            ("wrong_gate", signed(gate_id="gate-2")),
+            ("wrong_gate", signed(device_id="dev-2")),
+        ]
+        for code, wrapper in wrong:
+            device.say(wrapper)
+            said: ErrorReceived = await device.saw(ErrorReceived)
+            assert (said.code, said.about, said.txn_id) == (code, "verdict", None)
+        device.say(verdict_for(mine, accept=False, seq=2))
+        assert (await told_verdict(validator))["reason"] == "not_recognised"
+        assert opened(validator) == 0
 
 
 async def test_what_cannot_be_read_is_answered_about_its_type_and_an_error_never(setting: Setting) -> None:
@@ -419,7 +416,7 @@ async def test_a_verdict_that_was_asked_about_and_then_decided_is_not_unknown(se
         assert not any(isinstance(event, UnknownReceived) for event in device.events)
 
 
-def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(setting: Setting) -> None:
+async def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(setting: Setting) -> None:
     both = pinned(VALIDATOR_KEY.public, STRANGER_KEY.public)
 
     async def resolved(device: DeviceByHand, *refs: str) -> None:
@@ -430,35 +427,29 @@ def test_with_another_key_it_has_forgotten_and_still_opens_for_no_old_verdict(se
         answers = (UnknownReceived, DecisionReceived)
         assert not any(isinstance(event, answers) for event in device.events)
 
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            ref = device.say(verdict_for(await asked(device, validator), seq=7))
-            assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
-        async with setting.joined("--manual", own_key=STRANGER_KEY, validator_keys=both) as (
-            device,
-            validator,
-        ):
+    async with setting.joined("--manual") as (device, validator):
+        ref = device.say(verdict_for(await asked(device, validator), seq=7))
+        assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
+    async with setting.joined("--manual", own_key=STRANGER_KEY, validator_keys=both) as (
+        device,
+        validator,
+    ):
+        await device.saw(ReadyReceived)
+        await resolved(device, ref, "f" * 32)
+        device.say(verdict_for(await asked(device, validator), seq=7))
+        assert (await told_verdict(validator))["said"] == "old_seq"
+        assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
+    (setting.folder / "state").unlink()
+    for option in (["--forgot"], []):
+        async with setting.joined("--manual", *option) as (device, validator):
             await device.saw(ReadyReceived)
             await resolved(device, ref, "f" * 32)
-            device.say(verdict_for(await asked(device, validator), seq=7))
-            assert (await told_verdict(validator))["said"] == "old_seq"
-            assert (await device.saw(DecisionReceived)).decision.decision_seq == 1
-        (setting.folder / "state").unlink()
-        for option in (["--forgot"], []):
-            async with setting.joined("--manual", *option) as (device, validator):
-                await device.saw(ReadyReceived)
-                await resolved(device, ref, "f" * 32)
-
-    asyncio.run(story())
 
 
-def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting) -> None:
-    async def story() -> None:
-        async with setting.joined("--manual") as (device, validator):
-            device.say(verdict_for(await asked(device, validator)))
-            await device.saw(DecisionReceived)
-
-    asyncio.run(story())
+async def test_a_state_file_that_is_not_as_it_was_written_is_refused(setting: Setting) -> None:
+    async with setting.joined("--manual") as (device, validator):
+        device.say(verdict_for(await asked(device, validator)))
+        await device.saw(DecisionReceived)
     state = setting.folder / "state"
     whole_file = state.read_bytes()
     options = [*called_with(setting.folder, str(setting.folder / "absent")), "--passages", "0"]

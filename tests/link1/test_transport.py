@@ -101,10 +101,10 @@ def test_two_ends_meet_over_a_virtual_cable(tmp_path: Path, show_close: bool) ->
 
 
 @pytest.mark.parametrize("show_close", [False, True])
-def test_an_end_that_restarts_is_served_again(tmp_path: Path, show_close: bool) -> None:
+async def test_an_end_that_restarts_is_served_again(tmp_path: Path, show_close: bool) -> None:
     """Shown, the hang-up ends the session at once; hidden, the reset of the end that comes back does."""
 
-    async def scenario(cable: PtyPair) -> None:
+    with PtyPair(show_close=show_close, directory=tmp_path) as cable:
         device = Watched(make_device(), cable.left)
         async with running(device):
             for visit in (1, 2, 3):
@@ -115,9 +115,6 @@ def test_an_end_that_restarts_is_served_again(tmp_path: Path, show_close: bool) 
                     assert (await device.saw(Down, visit)).reason is DownReason.PORT_CLOSED
             if not show_close:
                 assert (await device.saw(Down, 2)).reason is DownReason.PEER_RESET
-
-    with PtyPair(show_close=show_close, directory=tmp_path) as cable:
-        asyncio.run(scenario(cable))
 
 
 async def test_a_port_that_is_not_there_yet_is_opened_when_it_comes(tmp_path: Path) -> None:
@@ -132,8 +129,9 @@ async def test_a_port_that_is_not_there_yet_is_opened_when_it_comes(tmp_path: Pa
                 await device.saw(Proven)
 
 
-def test_a_fault_in_the_owner_s_handler_ends_run_with_it(tmp_path: Path) -> None:
-    async def scenario(cable: PtyPair) -> None:
+async def test_a_fault_in_the_owner_s_handler_ends_run_with_it(tmp_path: Path) -> None:
+    with PtyPair(directory=tmp_path) as cable:
+
         def fail(_event: object) -> None:
             raise ZeroDivisionError
 
@@ -142,9 +140,6 @@ def test_a_fault_in_the_owner_s_handler_ends_run_with_it(tmp_path: Path) -> None
         async with running(validator):
             with pytest.raises(ZeroDivisionError):
                 await asyncio.wait_for(pump.run(), WITHIN_S)
-
-    with PtyPair(directory=tmp_path) as cable:
-        asyncio.run(scenario(cable))
 
 
 class Narrow:
@@ -169,15 +164,12 @@ class Narrow:
         self._port.close()
 
 
-def test_partial_reads_and_writes_change_nothing(tmp_path: Path) -> None:
-    async def scenario(cable: PtyPair) -> None:
+async def test_partial_reads_and_writes_change_nothing(tmp_path: Path) -> None:
+    with PtyPair(directory=tmp_path) as cable:
         device = Watched(make_device(), cable.left, lambda: Narrow(open_port(cable.left)))
         validator = Watched(make_validator(), cable.right, lambda: Narrow(open_port(cable.right)))
         async with running(device, validator):
             await device.saw(ReadyReceived)
-
-    with PtyPair(directory=tmp_path) as cable:
-        asyncio.run(scenario(cable))
 
 
 def test_a_port_that_the_sandbox_withholds_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

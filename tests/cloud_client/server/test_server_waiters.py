@@ -14,38 +14,35 @@ DEVICES = 10 * AT_WORK
 ENVIRONMENT = Environment("tenant", False)
 
 
-def test_some_are_at_work_at_once_and_none_is_forgotten() -> None:
-    async def run() -> None:
-        waiters = Waiters()
-        at_work, most, woken = 0, 0, []
+async def test_some_are_at_work_at_once_and_none_is_forgotten() -> None:
+    waiters = Waiters()
+    at_work, most, woken = 0, 0, []
 
-        async def poll(number: int) -> None:
-            nonlocal at_work, most
-            async with waiters.at_work:
-                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
-                waiters.look(turn)
-                woken.append(await waiters.wait(turn, 20))
-                at_work += 1
-                most = max(most, at_work)
-                await asyncio.sleep(0)  # the answer goes out
-                at_work -= 1
-                waiters.leave(turn)
+    async def poll(number: int) -> None:
+        nonlocal at_work, most
+        async with waiters.at_work:
+            turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
+            waiters.look(turn)
+            woken.append(await waiters.wait(turn, 20))
+            at_work += 1
+            most = max(most, at_work)
+            await asyncio.sleep(0)  # the answer goes out
+            at_work -= 1
+            waiters.leave(turn)
 
-        polls = [asyncio.create_task(poll(number)) for number in range(DEVICES)]
-        for _ in range(DEVICES):  # a pass of the loop lets at least one of them begin
-            await asyncio.sleep(0)
-        assert waiters.count == DEVICES
-        waiters.wake_stream(ENVIRONMENT.stream)
-        # Whoever asks now does not wait for all of them.
-        for _ in range(4):
-            await asyncio.sleep(0)
-        assert len(woken) < DEVICES
-        await asyncio.gather(*polls)
-        assert woken == [Woken.CHANGED] * DEVICES
-        assert most <= AT_WORK
-        assert waiters.count == 0
-
-    asyncio.run(run())
+    polls = [asyncio.create_task(poll(number)) for number in range(DEVICES)]
+    for _ in range(DEVICES):  # a pass of the loop lets at least one of them begin
+        await asyncio.sleep(0)
+    assert waiters.count == DEVICES
+    waiters.wake_stream(ENVIRONMENT.stream)
+    # Whoever asks now does not wait for all of them.
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert len(woken) < DEVICES
+    await asyncio.gather(*polls)
+    assert woken == [Woken.CHANGED] * DEVICES
+    assert most <= AT_WORK
+    assert waiters.count == 0
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -71,30 +68,26 @@ def test_a_poll_of_either_method_has_a_turn(own_cloud: Cloud, method: str) -> No
     own_cloud.run(run())
 
 
-def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
+async def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
     """A device that looks after the change waits for the next one; one that looked before it is woken."""
+    waiters = Waiters()
 
-    async def run() -> None:
-        waiters = Waiters()
+    async def poll(number: int, looked: asyncio.Event, go_on: asyncio.Event) -> Woken:
+        async with waiters.at_work:
+            turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
+            waiters.look(turn)
+            looked.set()
+            await go_on.wait()
+            return await waiters.wait(turn, 0.01)
 
-        async def poll(number: int, looked: asyncio.Event, go_on: asyncio.Event) -> Woken:
-            async with waiters.at_work:
-                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access"))
-                waiters.look(turn)
-                looked.set()
-                await go_on.wait()
-                return await waiters.wait(turn, 0.01)
-
-        looked, go_on = asyncio.Event(), asyncio.Event()
-        before = asyncio.create_task(poll(1, looked, go_on))
-        await looked.wait()
-        waiters.wake_stream(ENVIRONMENT.stream)
-        go_on.set()
-        after = asyncio.create_task(poll(2, asyncio.Event(), go_on))
-        assert await before is Woken.CHANGED
-        assert await after is Woken.TIMED_OUT
-
-    asyncio.run(run())
+    looked, go_on = asyncio.Event(), asyncio.Event()
+    before = asyncio.create_task(poll(1, looked, go_on))
+    await looked.wait()
+    waiters.wake_stream(ENVIRONMENT.stream)
+    go_on.set()
+    after = asyncio.create_task(poll(2, asyncio.Event(), go_on))
+    assert await before is Woken.CHANGED
+    assert await after is Woken.TIMED_OUT
 
 
 def test_devices_are_woken_after_an_error_of_any_kind(

@@ -5,7 +5,7 @@ import json
 import random
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -124,11 +124,13 @@ def join(device: Device, left: str) -> None:
     (device.folder / "cable").symlink_to(left)
 
 
-def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, program: Path) -> None:
+async def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, program: Path) -> None:
     """And is cut for a while: every verdict is decided once, and the device has every decision."""
     relay = Relay()
 
-    async def story(port: str) -> None:
+    with relay.joined() as (left, right), device.running() as palmd:
+        join(device, left)
+        port = right
         async with running(program, *options(device, port)) as validator:
             await serving(validator)
             first = await passage(device, validator, 9000)
@@ -144,10 +146,6 @@ def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, pr
             third = await passage(device, validator, 9002)
             assert third["actuated"]
             await decided(device, third["decision_seq"])
-
-    with relay.joined() as (left, right), device.running() as palmd:
-        join(device, left)
-        asyncio.run(story(right))
         palmd.kill()
         palmd.wait(20)
     assert relay.damaged > 0
@@ -164,30 +162,27 @@ def each_was_decided_once(items: list[JsonObject]) -> bool:
     return verdicts == decisions == list(range(1, len(items) + 1))
 
 
-def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program: Path) -> None:
+async def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program: Path) -> None:
     """The daemon is killed between its verdict and the decision; the validator forgets nothing."""
-
-    async def first(port: str, kill: Callable[[], None]) -> int:
-        async with running(program, *options(device, port)) as validator:
-            await serving(validator)
-            said = await passage(device, validator, 9000)
-            kill()
-            return int(said["decision_seq"])
-
-    async def second(port: str, before: int) -> None:
-        async with running(program, *options(device, port)) as validator:
-            await serving(validator)
-            assert (await passage(device, validator, 9001))["decision_seq"] > before
-            validator.command("r")
-            await serving(validator)
-            await decided(device, (await passage(device, validator, 9002))["decision_seq"])
 
     with PtyPair() as pair:
         join(device, pair.left)
         with device.running() as palmd:
-            before = asyncio.run(first(pair.right, palmd.kill))
+            port = pair.right
+            kill = palmd.kill
+            async with running(program, *options(device, port)) as validator:
+                await serving(validator)
+                said = await passage(device, validator, 9000)
+                kill()
+                before = int(said["decision_seq"])
         with device.running() as palmd:
-            asyncio.run(second(pair.right, before))
+            port = pair.right
+            async with running(program, *options(device, port)) as validator:
+                await serving(validator)
+                assert (await passage(device, validator, 9001))["decision_seq"] > before
+                validator.command("r")
+                await serving(validator)
+                await decided(device, (await passage(device, validator, 9002))["decision_seq"])
             palmd.kill()
             palmd.wait(20)
     items = journaled(device)

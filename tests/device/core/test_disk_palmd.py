@@ -65,7 +65,7 @@ class Gate:
         await until(lambda: (word in self.device.health()) is stands)
 
 
-def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
+async def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 160) as disk:
         device = device_on(disk, tmp_path)
         reserve = disk / "state" / "journal.db.reserve"
@@ -92,7 +92,7 @@ def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
                 await gate.passes(validator)
 
         with PtyPair() as pair, device.running():
-            asyncio.run(story(device.plug(pair)))
+            await story(device.plug(pair))
 
 
 async def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -> None:
@@ -117,20 +117,17 @@ async def test_a_disk_that_refuses_for_a_while(device: Device, tmp_path: Path) -
         await gate.passes(validator)
 
 
-def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(device: Device) -> None:
+async def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(device: Device) -> None:
     gate = Gate(device)
 
-    async def story(port: str, process: "subprocess.Popen[str]") -> str:
+    with PtyPair() as pair, device.running() as process:
+        port = device.plug(pair)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             with refusing(process):
                 txn_id = await gate.is_turned_away(validator)
             await gate.hears("STORE_FAULT", stands=False)
             await gate.passes(validator)  # the journal writes in order
-            return txn_id
-
-    with PtyPair() as pair, device.running() as process:
-        txn_id = asyncio.run(story(device.plug(pair), process))
     with closing(sqlite3.connect(device.config.journal_path)) as connection:
         assert connection.execute("SELECT txn_id, code FROM ended").fetchall() == [(txn_id, "expired")]
 
@@ -142,28 +139,25 @@ async def serves_again(device: Device, gate: Gate, port: str) -> None:
         await gate.passes(validator)
 
 
-def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(
+async def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(
     device: Device, tmp_path: Path
 ) -> None:
     gate, folder = Gate(device), tmp_path / "state/gallery"
     aside = folder.with_name("aside")
-
-    async def story(port: str) -> None:
-        await gate.hears("STORE_FAULT", stands=True)
-        folder.unlink()
-        aside.rename(folder)
-        await gate.hears("STORE_FAULT", stands=False)
-        await serves_again(device, gate, port)
 
     with PtyPair() as pair:
         port = device.plug(pair)
         folder.rename(aside)
         folder.write_text("no folder")
         with device.running():
-            asyncio.run(story(port))
+            await gate.hears("STORE_FAULT", stands=True)
+            folder.unlink()
+            aside.rename(folder)
+            await gate.hears("STORE_FAULT", stands=False)
+            await serves_again(device, gate, port)
 
 
-def test_a_signal_while_it_begins_again_ends_it(device: Device, tmp_path: Path) -> None:
+async def test_a_signal_while_it_begins_again_ends_it(device: Device, tmp_path: Path) -> None:
     """systemd sends one, and kills what goes on a minute and a half later."""
     folder = tmp_path / "state/gallery"
     aside = folder.with_name("aside")
@@ -182,13 +176,13 @@ raise SystemExit(main.main())
     folder.rename(aside)
     folder.write_text("no folder")
     with device.altered(program) as process:
-        asyncio.run(until(lambda: "STORE_FAULT" in device.health()))
+        await until(lambda: "STORE_FAULT" in device.health())
         folder.unlink()
         aside.rename(folder)
         assert process.wait(WITHIN_S) == 0
 
 
-def test_a_gallery_whose_rows_are_damaged(device: Device, tmp_path: Path) -> None:
+async def test_a_gallery_whose_rows_are_damaged(device: Device, tmp_path: Path) -> None:
     """What cannot be scored exactly is not answered: NOT_READY, for as long as the rows do not open."""
     gate = Gate(device)
     file = tmp_path / "state" / "gallery" / "gallery.db"
@@ -196,30 +190,27 @@ def test_a_gallery_whose_rows_are_damaged(device: Device, tmp_path: Path) -> Non
     with closing(sqlite3.connect(file)) as connection:
         rows = [row[0] for row in connection.execute("SELECT sealed FROM template")]
 
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            damaged = whole
-            for sealed in rows:
-                damaged = damaged.replace(sealed[100:140], bytes(40))
-            file.write_bytes(damaged)
-            said = await answered(device, validator, pictures(occasion=9_600))
-            assert said.verdict.result is VerdictResult.NOT_READY
-            assert said.verdict.subject_ref is None
-            gate.refs.append(said.verdict_ref)
-            assert "does not open" in (await asyncio.to_thread(device.health))["STORE_FAULT"]
-            assert (await asyncio.to_thread(device.status)).serving is False
-
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running():
-            asyncio.run(story(port))
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                damaged = whole
+                for sealed in rows:
+                    damaged = damaged.replace(sealed[100:140], bytes(40))
+                file.write_bytes(damaged)
+                said = await answered(device, validator, pictures(occasion=9_600))
+                assert said.verdict.result is VerdictResult.NOT_READY
+                assert said.verdict.subject_ref is None
+                gate.refs.append(said.verdict_ref)
+                assert "does not open" in (await asyncio.to_thread(device.health))["STORE_FAULT"]
+                assert (await asyncio.to_thread(device.status)).serving is False
         file.write_bytes(whole)
         with device.running():
-            asyncio.run(serves_again(device, gate, port))
+            await serves_again(device, gate, port)
 
 
-def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
+async def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
     """It is told and nothing is said that could not be kept; after a restart the chain goes on."""
     with card(tmp_path / "card", tmp_path / "image", 120) as folder:
         device = device_on(folder, tmp_path)
@@ -237,7 +228,7 @@ def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
         with PtyPair() as pair:
             port = device.plug(pair)
             with device.running():
-                asyncio.run(before(port))
+                await before(port)
             repair(folder, tmp_path / "image")
             with device.running():
-                asyncio.run(serves_again(device, gate, port))
+                await serves_again(device, gate, port)

@@ -1,6 +1,5 @@
 """People enrol before `palmd` itself: a process with a camera, a terminal, a service that the test plays."""
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -440,7 +439,7 @@ def test_where_people_agree_elsewhere_nothing_is_asked_here(tmp_path: Path) -> N
         assert kiosk.service.bodies[0]["consents"] == []
 
 
-def test_a_device_without_network_takes_no_codes(tmp_path: Path) -> None:
+async def test_a_device_without_network_takes_no_codes(tmp_path: Path) -> None:
     """Neither typed nor shown: what it captured would reach no service, and the gate would see no hand."""
     device = make_kiosk(tmp_path, consent="service", has_cloud=False)
     with device.running():
@@ -451,5 +450,5 @@ def test_a_device_without_network_takes_no_codes(tmp_path: Path) -> None:
         assert "no [cloud]" in told["unready"]
         seen = device.status().camera.examined
         with device.hand(code_film(qr_code("5b4e28ba-2fa1-41d2-883f-0016d3cca427"))):
-            asyncio.run(until(lambda: device.status().camera.examined > seen + 30))
+            await until(lambda: device.status().camera.examined > seen + 30)
         assert Person(device).state()["step"] == "idle"

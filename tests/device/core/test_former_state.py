@@ -93,34 +93,32 @@ def new_head(device: Device, held: Position) -> bytes:
     return json.dumps({"head": signed, "data": [], "has_more": False}).encode()
 
 
-def test_the_state_of_an_earlier_software_goes_on(device: Device, told: dict[str, Any]) -> None:
+async def test_the_state_of_an_earlier_software_goes_on(device: Device, told: dict[str, Any]) -> None:
     held = position_of(device)
     assert device.config.cloud is not None
     assert device.config.cloud.url == "https://service.example"
 
-    async def story(port: str) -> None:
-        await until(lambda: device.status().device_id == "palm-bench")
-        status = await asyncio.to_thread(device.status)
-        assert status.verdict_seq == VERDICTS
-        assert status.uploads_waiting >= VERDICTS
-        await ask_carrier(device, "gallery.deltas", new_head(device, held))
-        async with validator_at(port, device.board) as validator:
-            last = (await validator.wait_serving()).status.last
-            assert last is not None
-            before = (last.verdict_seq, last.verdict_ref)
-            assert before == (VERDICTS, told["verdicts"][-1]["ref"])
-            async for said in attempts(device, validator, pictures(occasion=9100)):
-                assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (before[0] + 1, before[1])
-                before = (said.verdict.verdict_seq, said.verdict_ref)
-            assert said.verdict.result is VerdictResult.MATCH
-            assert said.verdict.subject_ref == known_people()[0].subject_ref
-        status = await asyncio.to_thread(device.status)
-        assert status.gallery.templates == len(known_people())
-        await until(lambda: device.status().uploads_waiting == before[0])
-
     with PtyPair() as pair:
         (device.folder / "cable").symlink_to(pair.left)
         with device.running() as process:
-            asyncio.run(story(pair.right))
+            port = pair.right
+            await until(lambda: device.status().device_id == "palm-bench")
+            status = await asyncio.to_thread(device.status)
+            assert status.verdict_seq == VERDICTS
+            assert status.uploads_waiting >= VERDICTS
+            await ask_carrier(device, "gallery.deltas", new_head(device, held))
+            async with validator_at(port, device.board) as validator:
+                last = (await validator.wait_serving()).status.last
+                assert last is not None
+                before = (last.verdict_seq, last.verdict_ref)
+                assert before == (VERDICTS, told["verdicts"][-1]["ref"])
+                async for said in attempts(device, validator, pictures(occasion=9100)):
+                    assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (before[0] + 1, before[1])
+                    before = (said.verdict.verdict_seq, said.verdict_ref)
+                assert said.verdict.result is VerdictResult.MATCH
+                assert said.verdict.subject_ref == known_people()[0].subject_ref
+            status = await asyncio.to_thread(device.status)
+            assert status.gallery.templates == len(known_people())
+            await until(lambda: device.status().uploads_waiting == before[0])
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0

@@ -72,46 +72,40 @@ async def shown(validator: Validator, device: Device, occasion: int) -> VerdictA
     return await answered(device, validator, pictures(occasion=occasion))
 
 
-def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) -> None:
-    async def first(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            said = await shown(validator, device, 9000)
-            assert said.verdict.result is VerdictResult.MATCH
-            settled = await carried(
-                validator,
-                1,
-                record(device, 1, "svc.config", config(device, 2, thr_id="strict", accept_q=10_000)),
-            )
-            assert (settled.state, settled.applied_seq) == (MailState.APPLIED, 1)
-            old = record(device, 2, "svc.config", config(device, 1, thr_id="lax", accept_q=1))
-            assert (await carried(validator, 2, old)).state is MailState.APPLIED
-            said = await shown(validator, device, 9001)
-            assert (said.verdict.result, said.verdict.thr_id) == (VerdictResult.NO_MATCH, "strict")
-            sent = 0
-            while sent != said.verdict.verdict_seq:
-                batch = await collected(validator, device, "svc.verdicts.batch")
-                sent = batch["items"][-1]["signed_verdict"]["verdict"]["verdict_seq"]
-
-    async def second(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            status = (await validator.wait_serving()).status
-            assert status.thr_id == "strict"
-            assert status.mail.in_applied_seq == 2
-            assert status.mail.out_seq >= 1
-            receipt = {"device_id": DEVICE_ID, "acked_upto_seq": 1_000_000}
-            await carried(validator, 3, record(device, 3, "svc.post.receipt", receipt))
-            mail = (await asyncio.to_thread(device.status)).mail
-            assert mail.out_acked_seq >= status.mail.out_seq
-
+async def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) -> None:
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running() as process:
-            asyncio.run(first(port))
+            async with validator_at(port, device.board, carries_mail=True) as validator:
+                await validator.wait_serving()
+                said = await shown(validator, device, 9000)
+                assert said.verdict.result is VerdictResult.MATCH
+                settled = await carried(
+                    validator,
+                    1,
+                    record(device, 1, "svc.config", config(device, 2, thr_id="strict", accept_q=10_000)),
+                )
+                assert (settled.state, settled.applied_seq) == (MailState.APPLIED, 1)
+                old = record(device, 2, "svc.config", config(device, 1, thr_id="lax", accept_q=1))
+                assert (await carried(validator, 2, old)).state is MailState.APPLIED
+                said = await shown(validator, device, 9001)
+                assert (said.verdict.result, said.verdict.thr_id) == (VerdictResult.NO_MATCH, "strict")
+                sent = 0
+                while sent != said.verdict.verdict_seq:
+                    batch = await collected(validator, device, "svc.verdicts.batch")
+                    sent = batch["items"][-1]["signed_verdict"]["verdict"]["verdict_seq"]
             process.kill()
             process.wait(20)
         with device.running():
-            asyncio.run(second(port))
+            async with validator_at(port, device.board, carries_mail=True) as validator:
+                status = (await validator.wait_serving()).status
+                assert status.thr_id == "strict"
+                assert status.mail.in_applied_seq == 2
+                assert status.mail.out_seq >= 1
+                receipt = {"device_id": DEVICE_ID, "acked_upto_seq": 1_000_000}
+                await carried(validator, 3, record(device, 3, "svc.post.receipt", receipt))
+                mail = (await asyncio.to_thread(device.status)).mail
+                assert mail.out_acked_seq >= status.mail.out_seq
 
 
 async def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) -> None:
@@ -128,34 +122,28 @@ async def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) ->
         assert report["refused"] == [{"seq": 1, "code": "untrusted"}]
 
 
-def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> None:
+async def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> None:
     wipe = {"wipe_id": "0" * 32, "reason": "stolen"}
     status = some_device_status(
         device_id=DEVICE_ID, status="revoked", issued_at_ms=now_ms(), gallery=None, wipe=wipe
     )
 
-    async def first(port: str) -> None:
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_serving()
-            order = sign_object(Kind.DEVICE_STATUS, status, device.board.service_key)
-            assert (
-                await carried(validator, 1, record(device, 1, "svc.device.revoke", order))
-            ).state is MailState.APPLIED
-            await until(lambda: "REVOKED" in device.health())
-            assert (await shown(validator, device, 9000)).verdict.result is VerdictResult.NOT_READY
-
-    async def second() -> None:
-        await until(lambda: "REVOKED" in device.health())
-        assert (await asyncio.to_thread(device.status)).gallery.templates == 0
-
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running() as process:
-            asyncio.run(first(port))
+            async with validator_at(port, device.board, carries_mail=True) as validator:
+                await validator.wait_serving()
+                order = sign_object(Kind.DEVICE_STATUS, status, device.board.service_key)
+                assert (
+                    await carried(validator, 1, record(device, 1, "svc.device.revoke", order))
+                ).state is MailState.APPLIED
+                await until(lambda: "REVOKED" in device.health())
+                assert (await shown(validator, device, 9000)).verdict.result is VerdictResult.NOT_READY
             process.kill()
             process.wait(20)
         with device.running():
-            asyncio.run(second())
+            await until(lambda: "REVOKED" in device.health())
+            assert (await asyncio.to_thread(device.status)).gallery.templates == 0
 
 
 async def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> None:

@@ -30,8 +30,9 @@ from tests.palmctl import PALMCTL
 from tools.kit.pty_pair import PtyPair
 
 
-def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) -> None:
-    async def story(port: str) -> None:
+async def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) -> None:
+    with PtyPair() as pair, device.running() as process:
+        port = device.plug(pair)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             refs = [PREV_REF_OF_FIRST]
@@ -46,9 +47,6 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
             assert status.serving is True
             assert status.verdict_seq == len(refs) - 1
             assert status.latency.count == len(refs) - 1
-
-    with PtyPair() as pair, device.running() as process:
-        asyncio.run(story(device.plug(pair)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
@@ -65,61 +63,48 @@ async def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: 
         assert said[0].verdict.verdict_seq == 1
 
 
-def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
+async def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
     """After SIGKILL the chain goes on where it was, and what was open is asked about."""
-
-    async def first(port: str) -> VerdictAnswered:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            return await answered(device, validator, pictures())
-
-    async def second(port: str, last: VerdictAnswered) -> None:
-        seq, ref = last.verdict.verdict_seq, last.verdict_ref
-        async with validator_at(port, device.board) as validator:
-            status = (await validator.wait_serving()).status
-            assert status.last is not None
-            assert (status.last.verdict_seq, status.last.verdict_ref) == (seq, ref)
-            said = [one async for one in attempts(device, validator, pictures(occasion=9001))]
-            assert (said[0].verdict.verdict_seq, said[0].verdict.prev_ref) == (seq + 1, ref)
 
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running() as process:
-            last = asyncio.run(first(port))
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                last = await answered(device, validator, pictures())
             process.kill()
             process.wait(20)
         with device.running():
-            asyncio.run(second(port, last))
+            seq, ref = last.verdict.verdict_seq, last.verdict_ref
+            async with validator_at(port, device.board) as validator:
+                status = (await validator.wait_serving()).status
+                assert status.last is not None
+                assert (status.last.verdict_seq, status.last.verdict_ref) == (seq, ref)
+                said = [one async for one in attempts(device, validator, pictures(occasion=9001))]
+                assert (said[0].verdict.verdict_seq, said[0].verdict.prev_ref) == (seq + 1, ref)
 
 
-def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
-    async def before(port: str) -> None:
+async def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
+    with PtyPair(show_close=True) as pair, device.running():
+        port = device.plug(pair)
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
-
-    async def cut() -> None:
+        pair.close()
         await until(lambda: "LINK_DOWN" in device.health())
         assert (await asyncio.to_thread(device.status)).cable.state == "down"
-
-    async def after(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            said = await answered(device, validator, pictures())
-            assert said.verdict.result is VerdictResult.MATCH
-
-    with PtyPair(show_close=True) as pair, device.running():
-        asyncio.run(before(device.plug(pair)))
-        pair.close()
-        asyncio.run(cut())
         with PtyPair() as again:
-            asyncio.run(after(device.plug(again)))
+            port = device.plug(again)
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                said = await answered(device, validator, pictures())
+                assert said.verdict.result is VerdictResult.MATCH
 
 
-def test_a_port_that_is_back_is_no_longer_said_to_be_absent(device: Device) -> None:
+async def test_a_port_that_is_back_is_no_longer_said_to_be_absent(device: Device) -> None:
     with device.running(), PtyPair() as pair:
-        asyncio.run(until(lambda: "there is no such port" in device.health()["LINK_DOWN"]))
+        await until(lambda: "there is no such port" in device.health()["LINK_DOWN"])
         device.plug(pair)
-        asyncio.run(until(lambda: device.status().cable.message == "open"))
+        await until(lambda: device.status().cable.message == "open")
         assert device.health()["LINK_DOWN"] == "no validator has proved itself yet"
 
 

@@ -194,25 +194,21 @@ def test_no_hand_is_told_with_the_next_step(device: Device) -> None:
     assert "palmctl preview" in said[1]
 
 
-def test_with_a_validator_it_is_the_real_passage_with_its_times(
+async def test_with_a_validator_it_is_the_real_passage_with_its_times(
     device: Device, pair: PtyPair, tmp_path: Path
 ) -> None:
     trace = tmp_path / "passage.json"
 
-    async def scenario() -> tuple[int, str]:
-        async with validator_at(pair.right, device.board) as validator:
-            await validator.wait_serving()
-            program = device.palmctl("pass", "--trace", str(trace))
-            assert program.stderr is not None
-            first = await asyncio.to_thread(program.stderr.readline)
-            assert "validator" in first
-            validator.arm(20_000)
-            with device.hand(pictures(occasion=9002)):
-                said, _ = await asyncio.to_thread(program.communicate, None, WITHIN_S)
-            return program.returncode, said
-
-    code, said = asyncio.run(scenario())
-    assert code == 0
+    async with validator_at(pair.right, device.board) as validator:
+        await validator.wait_serving()
+        program = device.palmctl("pass", "--trace", str(trace))
+        assert program.stderr is not None
+        first = await asyncio.to_thread(program.stderr.readline)
+        assert "validator" in first
+        validator.arm(20_000)
+        with device.hand(pictures(occasion=9002)):
+            said, _ = await asyncio.to_thread(program.communicate, None, WITHIN_S)
+    assert program.returncode == 0
     assert "accept MATCH" in said and "verdict 1" in said
     stages = [one for one in json.loads(trace.read_text())["traceEvents"] if one["ph"] == "X"]
     names = [one["name"] for one in stages]

@@ -60,21 +60,21 @@ def poor(at_ms: int) -> Sighting:
 
 
 @pytest.mark.parametrize("word", sorted(NOT_SERVING))
-def test_while_every_verdict_abstains_it_is_refused_with_the_reason(word: HealthWord) -> None:
+async def test_while_every_verdict_abstains_it_is_refused_with_the_reason(word: HealthWord) -> None:
     desk = Desk()
     desk.health.report(word, "why, and what to do")
     with pytest.raises(IpcRefused, match="why, and what to do"):
-        asyncio.run(desk.rehearse(good()))
+        await desk.rehearse(good())
     desk.health.report(HealthWord.OFFLINE, "no network")
     desk.health.clear(word)
-    passage = asyncio.run(desk.rehearse(good()))
+    passage = await desk.rehearse(good())
     assert passage is not None
     assert passage.result == "MATCH"
 
 
-def test_what_comes_up_while_it_waits_for_the_hand_counts() -> None:
+async def test_what_comes_up_while_it_waits_for_the_hand_counts() -> None:
     with pytest.raises(IpcRefused, match="GALLERY_STALE"):
-        asyncio.run(Desk().rehearse(good(), then=HealthWord.GALLERY_STALE))
+        await Desk().rehearse(good(), then=HealthWord.GALLERY_STALE)
 
 
 def test_all_who_wait_for_a_hand_see_it() -> None:
@@ -88,10 +88,10 @@ def test_all_who_wait_for_a_hand_see_it() -> None:
 
 @pytest.mark.parametrize("seen", [[], [poor(0)]])
 @pytest.mark.parametrize("begins", ["before", "meanwhile"])
-def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str, seen: list[Sighting]) -> None:
+async def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str, seen: list[Sighting]) -> None:
     desk = Desk()
 
-    async def story() -> None:
+    with pytest.raises(IpcRefused, match="an enrolment is using the camera"):
         desk.enrolment.capturing = begins == "before"
         asked = asyncio.ensure_future(desk.rehearse(*seen))
         for _ in range(5):  # it waits for a hand by then
@@ -100,13 +100,10 @@ def test_while_an_enrolment_has_the_camera_it_is_refused(begins: str, seen: list
         desk.enrolment.capturing = True
         await asked
 
-    with pytest.raises(IpcRefused, match="an enrolment is using the camera"):
-        asyncio.run(story())
-
 
 @pytest.mark.parametrize(("good_ms", "result"), [(-1, "MATCH"), (1, "POOR_CAPTURE")])
-def test_it_concludes_when_a_passage_does(good_ms: int, result: str) -> None:
+async def test_it_concludes_when_a_passage_does(good_ms: int, result: str) -> None:
     sightings = [poor(0), poor(CAPTURE_WINDOW_MS), good(CAPTURE_WINDOW_MS + good_ms)]
-    passage = asyncio.run(Desk().rehearse(*sorted(sightings, key=lambda one: one.at_ms)))
+    passage = await Desk().rehearse(*sorted(sightings, key=lambda one: one.at_ms))
     assert passage is not None
     assert passage.result == result

@@ -66,7 +66,7 @@ def texts(value: object) -> set[str]:
             return {value} if isinstance(value, str) else set()
 
 
-def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> None:
+async def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> None:
     async def passages(validator: Validator) -> list[VerdictAnswered]:
         said = [await shown(validator, device, 9000)]
         assert said[0].verdict.result is VerdictResult.MATCH
@@ -74,7 +74,8 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         assert said[1].verdict.result is VerdictResult.NO_MATCH
         return said
 
-    async def story(port: str) -> None:
+    with PtyPair() as pair, device.running():
+        port = device.plug(pair)
         before = await reported(device)
         assert (before["link"], before["counters"]["cable.resets"]) == ({"up": False, "dbd_id": None}, 0)
         async with validator_at(port, device.board) as validator:
@@ -103,9 +104,6 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         assert len(json.dumps(online)) < 8 * 1024
         for report in (before, online, by_mail):
             is_about_no_person(report, said)
-
-    with PtyPair() as pair, device.running():
-        asyncio.run(story(device.plug(pair)))
 
 
 def is_about_no_person(report: dict[str, Any], said: list[VerdictAnswered]) -> None:

@@ -90,14 +90,11 @@ def test_with_a_network_the_services_clock_decides(ahead_s: int) -> None:
     assert health.words == ((HealthWord.CLOCK_UNTRUSTED,) if ahead_s else ())
 
 
-def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
+async def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
     program = "from device.core import main, self_description as own; own.SILENT_MS = 300; main.main()"
 
-    async def story() -> None:
+    with device.altered(program):
         await until(lambda: device.status().device_id != "")
         await ask_carrier(device, "link_state", online=True, detail="fine")
         await until(lambda: "palm-syncd" in device.health().get("OFFLINE", ""))
         assert not (await asyncio.to_thread(device.status)).cloud.online
-
-    with device.altered(program):
-        asyncio.run(story())

@@ -52,46 +52,40 @@ def store_watch(state_dir: Path, thread: StoreThread, **changes: Any) -> StoreWa
 
 
 @pytest.mark.parametrize("told_at_once", [True, False])
-def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: bool) -> None:
+async def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: bool) -> None:
     gallery, health, thread = GalleryDouble(), Health(lambda _words: None), StoreThread("journal")
     served = SimpleNamespace(serving=gallery, fault="")
 
-    async def story() -> None:
-        watch = store_watch(tmp_path, thread, gallery=served, health=health)
+    watch = store_watch(tmp_path, thread, gallery=served, health=health)
+    await watch.look()
+    assert HealthWord.STORE_FAULT not in health.words
+    gallery.fault = "disk I/O error"
+    if told_at_once:  # by the frame that met it
+        health.report(HealthWord.STORE_FAULT, gallery.fault)
+    for _ in range(2):
         await watch.look()
-        assert HealthWord.STORE_FAULT not in health.words
-        gallery.fault = "disk I/O error"
-        if told_at_once:  # by the frame that met it
-            health.report(HealthWord.STORE_FAULT, gallery.fault)
-        for _ in range(2):
-            await watch.look()
-            assert health.details[HealthWord.STORE_FAULT] == "disk I/O error"
-        gallery.fault = ""
-        await watch.look()
-        assert HealthWord.STORE_FAULT not in health.words
-
-    asyncio.run(story())
+        assert health.details[HealthWord.STORE_FAULT] == "disk I/O error"
+    gallery.fault = ""
+    await watch.look()
+    assert HealthWord.STORE_FAULT not in health.words
     thread.close()
 
 
-def test_a_journal_that_is_back_is_used_also_where_the_gallery_never_opened(tmp_path: Path) -> None:
+async def test_a_journal_that_is_back_is_used_also_where_the_gallery_never_opened(tmp_path: Path) -> None:
     """And the technician reads about the gallery again, not about a disk that has room by now."""
     back: list[None] = []
     health, thread = Health(lambda _words: None, {HealthWord.STORE_FAULT: "no gallery"}), StoreThread("j")
     closed = SimpleNamespace(serving=None, fault="no gallery")
 
-    async def story() -> None:
-        watch = store_watch(
-            tmp_path, thread, gallery=closed, health=health, journal_is_back=lambda: back.append(None)
-        )
+    watch = store_watch(
+        tmp_path, thread, gallery=closed, health=health, journal_is_back=lambda: back.append(None)
+    )
+    await watch.look()
+    assert back == []
+    health.report(HealthWord.STORE_FAULT, "No space left on device")
+    for _ in range(2):
         await watch.look()
-        assert back == []
-        health.report(HealthWord.STORE_FAULT, "No space left on device")
-        for _ in range(2):
-            await watch.look()
-            assert (health.details[HealthWord.STORE_FAULT], len(back)) == ("no gallery", 1)
-
-    asyncio.run(story())
+        assert (health.details[HealthWord.STORE_FAULT], len(back)) == ("no gallery", 1)
     thread.close()
 
 
@@ -124,7 +118,7 @@ def test_a_slow_disk_is_not_tidied_up_until_the_watchdog_bites(
     thread.close()
 
 
-def test_a_journal_that_is_busy_for_long_is_not_taken_for_a_stuck_one(
+async def test_a_journal_that_is_busy_for_long_is_not_taken_for_a_stuck_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The answers to one `resolve` are 64 writes, which take 13 s at 200 ms each: systemd ended the core."""
@@ -140,23 +134,20 @@ def test_a_journal_that_is_busy_for_long_is_not_taken_for_a_stuck_one(
             may_write.release()
             await asyncio.sleep(0.001)
 
-    async def story() -> None:
-        watch = store_watch(
-            tmp_path, thread, gallery=SimpleNamespace(serving=GalleryDouble(), fault=""), health=health
-        )
-        writes = [asyncio.create_task(thread.do(may_write.acquire)) for _ in range(10_000)]
-        keeper = Housekeeping(watch, (), health, SystemClock(), ())
-        running = asyncio.create_task(keeper.run())
-        try:
-            await until_async(lambda: "no sign of activity from: store" in caplog.text)
-            assert fed == [], "it is stuck"
-            writing = asyncio.create_task(write_one_after_another())
-            await until_async(lambda: fed)
-            assert not writes[-1].done(), "its own question has not been answered yet"
-        finally:
-            running.cancel()
-            may_write.release(len(writes))
-        await asyncio.gather(running, writing, *writes, return_exceptions=True)
-
-    asyncio.run(story())
+    watch = store_watch(
+        tmp_path, thread, gallery=SimpleNamespace(serving=GalleryDouble(), fault=""), health=health
+    )
+    writes = [asyncio.create_task(thread.do(may_write.acquire)) for _ in range(10_000)]
+    keeper = Housekeeping(watch, (), health, SystemClock(), ())
+    running = asyncio.create_task(keeper.run())
+    try:
+        await until_async(lambda: "no sign of activity from: store" in caplog.text)
+        assert fed == [], "it is stuck"
+        writing = asyncio.create_task(write_one_after_another())
+        await until_async(lambda: fed)
+        assert not writes[-1].done(), "its own question has not been answered yet"
+    finally:
+        running.cancel()
+        may_write.release(len(writes))
+    await asyncio.gather(running, writing, *writes, return_exceptions=True)
     thread.close()

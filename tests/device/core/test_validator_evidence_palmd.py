@@ -111,38 +111,8 @@ async def ask_for_an_answer(validator: Validator) -> None:
     validator.pump.kick()
 
 
-def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(device: Device) -> None:
+async def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(device: Device) -> None:
     told: list[JsonObject] = []
-
-    async def story(port: str) -> str:
-        async with validator_at(port, device.board, desk_type=ForgingDesk) as validator:
-            await validator.wait_serving()
-            said = await answered(device, validator, pictures())
-            known = validator.desk.memory.find(said.verdict_ref)
-            assert known is not None
-            right = known.decision
-            await until(lambda: device.status().uploads_waiting > 0)
-            forged = [right | {"sig_b64": sign(number)["sig_b64"]} for number in range(FLOOD)]
-            for wrapper in (*forged, forged[0]):
-                await say(validator, wrapper)
-            opposite = replace(Decision.from_obj(right["decision_obj"]), actuated=False, decision_seq=2)
-            told.append(sign_object(Kind.DECISION, opposite.to_obj(), device.board.validator_key))
-            await say(validator, told[0])
-            wrong = replace(opposite, verdict_ref="e" * 32, decision_seq=3)
-            for _ in range(2):
-                await say(validator, sign_object(Kind.DECISION, wrong.to_obj(), device.board.validator_key))
-            await ask_for_an_answer(validator)
-            complaints = 0
-            while True:
-                error = await validator.wait_for(ErrorReceived)
-                if error.code == ErrorCode.CANCELLED:
-                    break
-                assert error.code == ErrorCode.BAD_DECISION
-                complaints += 1
-            assert complaints <= FLOOD + 1, "once for each distinct message"
-            status = await asyncio.to_thread(device.status)
-            assert status.to_obj()["counters"]["evidence.bad_signature"] == FLOOD + 1
-            return said.verdict_ref
 
     def sign(number: int) -> JsonObject:
         return sign_object(Kind.DECISION, {"n": number}, SigningKey.from_seed(b"\x77" * 32))
@@ -150,11 +120,40 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running() as process:
-            ref = asyncio.run(story(port))
+            async with validator_at(port, device.board, desk_type=ForgingDesk) as validator:
+                await validator.wait_serving()
+                said = await answered(device, validator, pictures())
+                known = validator.desk.memory.find(said.verdict_ref)
+                assert known is not None
+                right = known.decision
+                await until(lambda: device.status().uploads_waiting > 0)
+                forged = [right | {"sig_b64": sign(number)["sig_b64"]} for number in range(FLOOD)]
+                for wrapper in (*forged, forged[0]):
+                    await say(validator, wrapper)
+                opposite = replace(Decision.from_obj(right["decision_obj"]), actuated=False, decision_seq=2)
+                told.append(sign_object(Kind.DECISION, opposite.to_obj(), device.board.validator_key))
+                await say(validator, told[0])
+                wrong = replace(opposite, verdict_ref="e" * 32, decision_seq=3)
+                for _ in range(2):
+                    await say(
+                        validator, sign_object(Kind.DECISION, wrong.to_obj(), device.board.validator_key)
+                    )
+                await ask_for_an_answer(validator)
+                complaints = 0
+                while True:
+                    error = await validator.wait_for(ErrorReceived)
+                    if error.code == ErrorCode.CANCELLED:
+                        break
+                    assert error.code == ErrorCode.BAD_DECISION
+                    complaints += 1
+                assert complaints <= FLOOD + 1, "once for each distinct message"
+                status = await asyncio.to_thread(device.status)
+                assert status.to_obj()["counters"]["evidence.bad_signature"] == FLOOD + 1
+                ref = said.verdict_ref
             process.terminate()  # a kill may come before the last of them is written
             process.wait(WITHIN_S)
         with device.running():
-            items = asyncio.run(uploaded(device, ref))
+            items = await uploaded(device, ref)
     first, signed, *unsigned = items
     assert first["signed_decision"]["decision_obj"]["actuated"] is True
     assert [signed["signed_decision"], unsigned[0]["signed_decision"]["decision_obj"]["decision_seq"]] == [
@@ -183,20 +182,18 @@ async def test_one_status_a_handshake(device: Device) -> None:
             assert len(statuses) == len(set(map(repr, statuses))) >= 1
 
 
-def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
+async def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
     """The time runs from the last byte: only the port's word starts it."""
 
-    async def story(port: str) -> list[JsonObject]:
+    with PtyPair() as pair, device.running():
+        port = device.plug(pair)
         async with validator_at(port, device.board, desk_type=SilentDesk) as validator:
             await validator.wait_serving()
             said = await answered(device, validator, pictures())
             items = await uploaded(device, said.verdict_ref)
             assert not any("outcome_unknown" in item for item in items), "not before five seconds"
             await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)
-            return await uploaded(device, said.verdict_ref)
-
-    with PtyPair() as pair, device.running():
-        (item,) = asyncio.run(story(device.plug(pair)))
+            (item,) = await uploaded(device, said.verdict_ref)
     assert item["outcome_unknown"] is True
 
 

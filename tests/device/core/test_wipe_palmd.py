@@ -14,7 +14,6 @@ from device.errors import IpcError, IpcRefused
 from device.platform.clock import SystemClock
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
-from device.values.status import GalleryStatus
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
@@ -46,45 +45,39 @@ def wipe_order(device: Device) -> bytes:
     return canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
 
 
-def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(device: Device) -> None:
+async def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(device: Device) -> None:
     state = device.config.device.state_dir
     secrets = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
     http = {"http.key": secrets.pop("http.key")}
 
-    async def first(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
-            assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
-            assert found_in(state, secrets) == []
-            # While this process lives it can still say why it recognises nobody.
-            said = await answered(device, validator, pictures())
-            assert said.verdict.result is VerdictResult.NOT_READY
-            assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
-            told = await asyncio.to_thread(device.status)
-            assert (told.serving, told.gallery.templates) == (False, 0)
-            assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
-            case = take_case(device.board.config_path, SystemClock())
-            assert examine(case, ("gallery",))["gallery"].todo == "see the line `provisioned`"
-
-    async def second() -> None:
-        told = await asyncio.to_thread(device.status)
-        assert not told.serving
-        assert "palmctl factory-reset" in "\n".join(lines(told))
-        assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
-        await ask_carrier(device, "wiped", wipe_id="w-1")
-        with pytest.raises(IpcRefused, match="wiped"):
-            await ask_carrier(device, "hello")
-        assert set(files_of(state)) == {"wipe.json"}
-        assert found_in(state, secrets | http) == []
-
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running():
-            asyncio.run(first(port))
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
+                assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
+                assert found_in(state, secrets) == []
+                # While this process lives it can still say why it recognises nobody.
+                said = await answered(device, validator, pictures())
+                assert said.verdict.result is VerdictResult.NOT_READY
+                assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
+                told = await asyncio.to_thread(device.status)
+                assert (told.serving, told.gallery.templates) == (False, 0)
+                assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
+                case = take_case(device.board.config_path, SystemClock())
+                assert examine(case, ("gallery",))["gallery"].todo == "see the line `provisioned`"
             assert device.status().updates.fault == "this device is wiped"
         with device.running():
-            asyncio.run(second())
+            told = await asyncio.to_thread(device.status)
+            assert not told.serving
+            assert "palmctl factory-reset" in "\n".join(lines(told))
+            assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
+            await ask_carrier(device, "wiped", wipe_id="w-1")
+            with pytest.raises(IpcRefused, match="wiped"):
+                await ask_carrier(device, "hello")
+            assert set(files_of(state)) == {"wipe.json"}
+            assert found_in(state, secrets | http) == []
         with device.running():
             assert "REVOKED" in device.health()
             for operation in ("pass.rehearse", "update.status", "enrolment.state"):
@@ -108,42 +101,38 @@ def test_a_technician_at_a_wiped_device_reads_at_every_command_that_it_is_wiped(
     assert "palmctl factory-reset" in found["provisioned"]["todo"]
 
 
-def test_an_order_that_the_disk_does_not_keep_stops_recognition_and_destroys_nothing(device: Device) -> None:
+async def test_an_order_that_the_disk_does_not_keep_stops_recognition_and_destroys_nothing(
+    device: Device,
+) -> None:
     """Until the order is kept, a power cut leaves a device that serves: its gallery must not go back."""
     state = device.config.device.state_dir
-
-    async def first(port: str, process: "subprocess.Popen[str]") -> GalleryStatus:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            before = (await asyncio.to_thread(device.status)).gallery
-            assert before.templates
-            with refusing(process), pytest.raises(IpcError):
-                await ask_carrier(device, "status", wipe_order(device))
-            assert "can be written" in (await asyncio.to_thread(device.health))["REVOKED"]
-            said = await answered(device, validator, pictures())
-            assert said.verdict.result is VerdictResult.NOT_READY
-            return before
-
-    async def second(before: GalleryStatus) -> None:
-        after = (await asyncio.to_thread(device.status)).gallery
-        assert (after.seq, after.head16, after.templates) == (before.seq, before.head16, before.templates)
-        assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
 
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running() as process:
-            before = asyncio.run(first(port, process))
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                before = (await asyncio.to_thread(device.status)).gallery
+                assert before.templates
+                with refusing(process), pytest.raises(IpcError):
+                    await ask_carrier(device, "status", wipe_order(device))
+                assert "can be written" in (await asyncio.to_thread(device.health))["REVOKED"]
+                said = await answered(device, validator, pictures())
+                assert said.verdict.result is VerdictResult.NOT_READY
         with device.running():
-            asyncio.run(second(before))
+            after = (await asyncio.to_thread(device.status)).gallery
+            assert (after.seq, after.head16, after.templates) == (before.seq, before.head16, before.templates)
+            assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
         assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
 
 
-def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(device: Device) -> None:
+async def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(device: Device) -> None:
     """Without a network the wipe ends when the validator has the record, each time that it asks."""
     state = device.config.device.state_dir
     said: list[str] = []
 
-    async def story(port: str, process: "subprocess.Popen[str]") -> None:
+    with PtyPair() as pair, device.running() as process:
+        port = device.plug(pair)
         assert process.stderr is not None
         await ask_carrier(device, "status", wipe_order(device))
         async with validator_at(port, device.board, carries_mail=True) as validator:
@@ -153,16 +142,13 @@ def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(device: 
                     said.append(await asyncio.to_thread(process.stderr.readline))
                     assert said[-1], "palmd has ended"
             await until(lambda: set(files_of(state)) == {"wipe.json"})
-
-    with PtyPair() as pair, device.running() as process:
-        asyncio.run(story(device.plug(pair), process))
         process.kill()
         assert process.stderr is not None
         said.append(process.stderr.read())
         assert "never retrieved" not in "".join(said)
 
 
-def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
+async def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
     device: Device, tmp_path: Path
 ) -> None:
     disk_is_done = tmp_path / "disk is done"
@@ -180,24 +166,21 @@ running_wipe.begin_wipe = begin_slowly
 main.main()
 """
 
-    async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            order = asyncio.create_task(ask_carrier(device, "status", wipe_order(device)))
-            await until(lambda: "REVOKED" in device.health())
-            assert not (device.config.device.state_dir / "wipe.json").exists(), "the wipe has not begun"
-            answer = asyncio.create_task(answered(device, validator, pictures()))
-            disk_is_done.touch()
-            assert (await answer).verdict.result is VerdictResult.NOT_READY
-            assert (await order)[0]["wiped"] == "w-1"
-
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.altered(program):
-            asyncio.run(story(port))
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                order = asyncio.create_task(ask_carrier(device, "status", wipe_order(device)))
+                await until(lambda: "REVOKED" in device.health())
+                assert not (device.config.device.state_dir / "wipe.json").exists(), "the wipe has not begun"
+                answer = asyncio.create_task(answered(device, validator, pictures()))
+                disk_is_done.touch()
+                assert (await answer).verdict.result is VerdictResult.NOT_READY
+                assert (await order)[0]["wiped"] == "w-1"
 
 
-def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:
+async def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:
     state = device.config.device.state_dir
     keys = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
     # The same daemon, but that the validator hears its farewell for less than half a minute.
@@ -207,22 +190,19 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
         counts = found_in_memory(process.pid, list(keys.values()))
         return {name for name, count in zip(keys, counts, strict=True) if count}
 
-    async def story(process: "subprocess.Popen[bytes]") -> None:
-        await until(lambda: device.status().device_id != "")
-        assert held(process) == set(keys), "they are found by this way of looking"
-        await ask_carrier(device, "status", wipe_order(device))
-        await ask_carrier(device, "wiped", wipe_id="w-1")
-        await until(lambda: not held(process))
-        await until(lambda: "REVOKED" in device.health())
-        assert not held(process), "nor in what goes on in its place"
-
     with PtyPair() as pair:
         device.plug(pair)
         with device.altered(program) as process:
-            asyncio.run(story(process))
+            await until(lambda: device.status().device_id != "")
+            assert held(process) == set(keys), "they are found by this way of looking"
+            await ask_carrier(device, "status", wipe_order(device))
+            await ask_carrier(device, "wiped", wipe_id="w-1")
+            await until(lambda: not held(process))
+            await until(lambda: "REVOKED" in device.health())
+            assert not held(process), "nor in what goes on in its place"
 
 
-def test_a_wiped_device_whose_gallery_did_not_open_stays_until_its_record_is_handed_over(
+async def test_a_wiped_device_whose_gallery_did_not_open_stays_until_its_record_is_handed_over(
     device: Device,
 ) -> None:
     state = device.config.device.state_dir
@@ -245,19 +225,16 @@ main.asyncio.sleep = noted
 main.main()
 """
 
-    async def story(port: str) -> None:
-        await until(lambda: "STORE_FAULT" in device.health())
-        assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
-        seen = tries.stat().st_size
-        await until(lambda: tries.stat().st_size > seen + 1)
-        assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
-        async with validator_at(port, device.board, carries_mail=True) as validator:
-            await validator.wait_for(OutboxCollected)
-
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.altered(program):
-            asyncio.run(story(port))
+            await until(lambda: "STORE_FAULT" in device.health())
+            assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
+            seen = tries.stat().st_size
+            await until(lambda: tries.stat().st_size > seen + 1)
+            assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
+            async with validator_at(port, device.board, carries_mail=True) as validator:
+                await validator.wait_for(OutboxCollected)
 
 
 def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
@@ -275,22 +252,24 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
         assert (code, "palmctl provision" in said) == (3, True)
 
 
-def test_no_key_is_handed_out_behind_a_technicians_reset(device: Device) -> None:
+async def test_no_key_is_handed_out_behind_a_technicians_reset(device: Device) -> None:
     with PtyPair() as pair:
         device.plug(pair)
         with device.running() as process:
             named = DeviceNamed(device.config.device.id).to_obj()
             ask_core(device.config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
             with pytest.raises(IpcError):  # refused, or the process has ended
-                asyncio.run(ask_carrier(device, "http_key"))
+                await ask_carrier(device, "http_key")
             assert process.wait(20) == 0
 
 
-def test_a_reset_of_a_wiped_device_whose_service_does_not_know_of_the_wipe_empties_it(device: Device) -> None:
+async def test_a_reset_of_a_wiped_device_whose_service_does_not_know_of_the_wipe_empties_it(
+    device: Device,
+) -> None:
     with PtyPair() as pair:
         device.plug(pair)
         with device.running():
-            asyncio.run(ask_carrier(device, "status", wipe_order(device)))
+            await ask_carrier(device, "status", wipe_order(device))
         with device.running() as process:
             named = DeviceNamed(device.config.device.id).to_obj()
             ask_core(device.config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)

@@ -22,7 +22,7 @@ from device.config.config import AttestSection
 from device.doctor.board import clock, memory, storage, telemetry, temperature, wear
 from device.doctor.cable import cable, validator
 from device.doctor.camera import judge
-from device.doctor.case import Case, CheckResult, Finding, take_case
+from device.doctor.case import Case, CheckResult, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.installation import ownership, provisioned
 from device.doctor.measured_picture import MeasuredPicture, measure
@@ -328,17 +328,14 @@ def test_a_server_that_is_away(device: Device, case: Case) -> None:
     ("detail", "result"),
     [("online", CheckResult.OK), ("online, but gallery.deltas refused (bad_signature)", CheckResult.WARN)],
 )
-def test_a_server_whose_answers_the_core_refuses(case: Case, detail: str, result: CheckResult) -> None:
+async def test_a_server_whose_answers_the_core_refuses(case: Case, detail: str, result: CheckResult) -> None:
     from device.config.config import CloudSection
 
-    async def look() -> Finding:
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        async with scripted([http(200, {}, Svc_Server_Time=time)]) as service:
-            config = replace(case.settings, cloud=CloudSection(service.origin, None))
-            status = some_status(cloud=CloudState(True, detail))
-            return await asyncio.to_thread(server, replace(case, config=config, status=status))
-
-    found = asyncio.run(look())
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    async with scripted([http(200, {}, Svc_Server_Time=time)]) as service:
+        config = replace(case.settings, cloud=CloudSection(service.origin, None))
+        status = some_status(cloud=CloudState(True, detail))
+        found = await asyncio.to_thread(server, replace(case, config=config, status=status))
     assert found.result is result and (result is CheckResult.OK) == (detail not in found.detail)
 
 
@@ -351,18 +348,15 @@ def test_a_server_whose_answers_the_core_refuses(case: Case, detail: str, result
         (http(302, None, Location="/login"), "is not the service, or a proxy"),
     ],
 )
-def test_a_service_that_is_down_is_none_that_has_revoked_the_device(
+async def test_a_service_that_is_down_is_none_that_has_revoked_the_device(
     case: Case, answer: bytes, todo: str
 ) -> None:
     from device.config.config import CloudSection
 
-    async def look() -> Finding:
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        async with scripted([http(200, {}, Svc_Server_Time=time), answer]) as service:
-            config = replace(case.settings, cloud=CloudSection(service.origin, None))
-            return await asyncio.to_thread(server, replace(case, config=config))
-
-    found = asyncio.run(look())
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    async with scripted([http(200, {}, Svc_Server_Time=time), answer]) as service:
+        config = replace(case.settings, cloud=CloudSection(service.origin, None))
+        found = await asyncio.to_thread(server, replace(case, config=config))
     assert found.result is CheckResult.FAIL and todo in found.todo
     assert ("does not take this device" in found.detail) == ("revoked" in todo)
 

@@ -121,46 +121,40 @@ def test_a_refusal_is_told_with_its_code_and_the_connection_goes_on(tmp_path: Pa
     run(scenario)
 
 
-def test_a_client_that_goes_away_cancels_what_it_was_waiting_for(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        begun, cancelled = asyncio.Event(), asyncio.Event()
+async def test_a_client_that_goes_away_cancels_what_it_was_waiting_for(tmp_path: Path) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
 
-        async def waits(_request: Packet) -> Packet:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-            return reply()
+    async def waits(_request: Packet) -> Packet:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return reply()
 
-        async with serving(tmp_path / "s", waits):
-            client = await IpcClient.connect(tmp_path / "s")
-            call = asyncio.create_task(client.call("wait", timeout_s=30))
-            await begun.wait()
-            call.cancel()
-            await cancelled.wait()
-
-    run(scenario)
+    async with serving(tmp_path / "s", waits):
+        client = await IpcClient.connect(tmp_path / "s")
+        call = asyncio.create_task(client.call("wait", timeout_s=30))
+        await begun.wait()
+        call.cancel()
+        await cancelled.wait()
 
 
-def test_a_reply_that_comes_too_late_is_never_taken_for_another(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        never = asyncio.Event()
+async def test_a_reply_that_comes_too_late_is_never_taken_for_another(tmp_path: Path) -> None:
+    never = asyncio.Event()
 
-        async def slow(request: Packet) -> Packet:
-            if request.header["op"] == "slow":
-                await never.wait()
-            return reply(op=request.header["op"])
+    async def slow(request: Packet) -> Packet:
+        if request.header["op"] == "slow":
+            await never.wait()
+        return reply(op=request.header["op"])
 
-        async with serving(tmp_path / "s", slow):
-            client = await IpcClient.connect(tmp_path / "s")
-            with pytest.raises(IpcUnreachable, match="no reply to slow"):
-                await client.call("slow", timeout_s=0.05)
-            assert client.closed
-            with pytest.raises(IpcUnreachable):
-                await client.call("quick", timeout_s=5)
-
-    run(scenario)
+    async with serving(tmp_path / "s", slow):
+        client = await IpcClient.connect(tmp_path / "s")
+        with pytest.raises(IpcUnreachable, match="no reply to slow"):
+            await client.call("slow", timeout_s=0.05)
+        assert client.closed
+        with pytest.raises(IpcUnreachable):
+            await client.call("quick", timeout_s=5)
 
 
 async def test_a_client_that_breaks_the_framing_is_cut_off_alone(tmp_path: Path) -> None:
@@ -174,26 +168,23 @@ async def test_a_client_that_breaks_the_framing_is_cut_off_alone(tmp_path: Path)
         good.close()
 
 
-def test_the_server_ending_is_noticed_by_a_waiting_client(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        begun = asyncio.Event()
+async def test_the_server_ending_is_noticed_by_a_waiting_client(tmp_path: Path) -> None:
+    begun = asyncio.Event()
 
-        async def waits(_request: Packet) -> Packet:
-            begun.set()
-            await asyncio.Event().wait()
-            return reply()
+    async def waits(_request: Packet) -> Packet:
+        begun.set()
+        await asyncio.Event().wait()
+        return reply()
 
-        server = await IpcServer.start(tmp_path / "s", waits)
-        client = await IpcClient.connect(tmp_path / "s")
-        call = asyncio.create_task(client.call("wait", timeout_s=30))
-        await begun.wait()
-        await server.close()
-        with pytest.raises(IpcUnreachable):
-            await call
-        with pytest.raises(IpcUnreachable, match="is palmd running"):
-            await IpcClient.connect(tmp_path / "s")
-
-    run(scenario)
+    server = await IpcServer.start(tmp_path / "s", waits)
+    client = await IpcClient.connect(tmp_path / "s")
+    call = asyncio.create_task(client.call("wait", timeout_s=30))
+    await begun.wait()
+    await server.close()
+    with pytest.raises(IpcUnreachable):
+        await call
+    with pytest.raises(IpcUnreachable, match="is palmd running"):
+        await IpcClient.connect(tmp_path / "s")
 
 
 async def test_a_socket_left_behind_is_replaced_but_a_live_one_and_a_file_are_not(tmp_path: Path) -> None:

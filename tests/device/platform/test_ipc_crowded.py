@@ -20,7 +20,7 @@ from device.platform.ipc import (
     encode_packet,
     reply,
 )
-from tests.until import run, until_async
+from tests.until import until_async
 
 WITHOUT_HASTE = Patience()
 QUICK = Patience(idle_s=0.2, packet_s=0.2)
@@ -89,29 +89,26 @@ async def test_a_client_that_asked_before_outlives_those_that_never_did(tmp_path
                 client.close()
 
 
-def test_what_is_being_answered_is_never_cut_off(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
+async def test_what_is_being_answered_is_never_cut_off(tmp_path: Path) -> None:
+    arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-        async def waits(request: Packet) -> Packet:
-            arrived.release()
-            await go_on.wait()
-            return reply(request.payload)
+    async def waits(request: Packet) -> Packet:
+        arrived.release()
+        await go_on.wait()
+        return reply(request.payload)
 
-        async with serving(tmp_path / "s", waits) as path:
-            clients = [await IpcClient.connect(path) for _ in range(MAX_CONNECTIONS)]
-            calls = [asyncio.create_task(client.call("x", timeout_s=10)) for client in clients]
-            for _ in clients:
-                await arrived.acquire()
-            extra = await IpcClient.connect(path)
-            with pytest.raises(IpcUnreachable):
-                await extra.call("x", timeout_s=5)
-            go_on.set()
-            await asyncio.gather(*calls)
-            for client in clients:
-                client.close()
-
-    run(scenario)
+    async with serving(tmp_path / "s", waits) as path:
+        clients = [await IpcClient.connect(path) for _ in range(MAX_CONNECTIONS)]
+        calls = [asyncio.create_task(client.call("x", timeout_s=10)) for client in clients]
+        for _ in clients:
+            await arrived.acquire()
+        extra = await IpcClient.connect(path)
+        with pytest.raises(IpcUnreachable):
+            await extra.call("x", timeout_s=5)
+        go_on.set()
+        await asyncio.gather(*calls)
+        for client in clients:
+            client.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x00\x00\x00\x02\x00", encode_packet(Packet({"op": "x"}))[:-1]])
@@ -151,18 +148,15 @@ async def test_a_client_that_takes_no_reply_is_closed_and_leaves_no_descriptor(t
         await until_async(lambda: descriptors() <= before + 1)  # the server's own socket stays
 
 
-def test_an_answer_may_take_longer_than_an_idle_connection_may_live(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async def slow(request: Packet) -> Packet:
-            await asyncio.sleep(3 * QUICK.idle_s)
-            return reply(request.payload)
+async def test_an_answer_may_take_longer_than_an_idle_connection_may_live(tmp_path: Path) -> None:
+    async def slow(request: Packet) -> Packet:
+        await asyncio.sleep(3 * QUICK.idle_s)
+        return reply(request.payload)
 
-        async with serving(tmp_path / "s", slow, QUICK) as path:
-            client = await IpcClient.connect(path)
-            assert (await client.call("x", b"y", timeout_s=10)).payload == b"y"
-            client.close()
-
-    run(scenario)
+    async with serving(tmp_path / "s", slow, QUICK) as path:
+        client = await IpcClient.connect(path)
+        assert (await client.call("x", b"y", timeout_s=10)).payload == b"y"
+        client.close()
 
 
 async def test_a_client_knows_that_its_idle_connection_was_closed(tmp_path: Path) -> None:

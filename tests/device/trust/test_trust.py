@@ -1,4 +1,3 @@
-import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -238,7 +237,9 @@ def test_the_signer_is_the_one_the_certificate_names() -> None:
 
 
 @pytest.mark.parametrize("more", [300_000 * "x", [[[[[[[[[[[[[[]]]]]]]]]]]]]]], ids=["long", "deep"])
-def test_a_configuration_that_the_next_start_could_not_read_is_refused(tmp_path: Path, more: object) -> None:
+async def test_a_configuration_that_the_next_start_could_not_read_is_refused(
+    tmp_path: Path, more: object
+) -> None:
     path, trust = tmp_path / "trust.json", registered()
     save_trust(path, trust)
     thread = StoreThread("test")
@@ -252,12 +253,9 @@ def test_a_configuration_that_the_next_start_could_not_read_is_refused(tmp_path:
         policy_changed=lambda: None,
     )
 
-    async def story() -> None:
-        with pytest.raises(FormatError):
-            await pinning.take_config(signed_config(config_obj(config_seq=2, more=more)))
-        await pinning.take_config(signed_config(config_obj(config_seq=3, attempts=5)))
-
-    asyncio.run(story())
+    with pytest.raises(FormatError):
+        await pinning.take_config(signed_config(config_obj(config_seq=2, more=more)))
+    await pinning.take_config(signed_config(config_obj(config_seq=3, attempts=5)))
     thread.close()
     assert pinning.policy.config_seq == 3
     assert load_trust(path) == pinning.pinned.trust

@@ -1,6 +1,5 @@
 """Which key of the validator counts: windows that nothing takes away, and no clock that shuts a gate."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,7 +237,7 @@ def test_it_survives_its_file(tmp_path: Path) -> None:
     assert merged_windows(trust, [], newer=True) == list(trust.dbd_keys)
 
 
-def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
+async def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
     """The next key was announced before; then the service signs something after its beginning."""
     path, changes = tmp_path / "trust.json", list[int]()
     planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
@@ -254,14 +253,11 @@ def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
         policy_changed=lambda: None,
     )
 
-    async def story() -> None:
-        await pinning.heard(NOW_MS + 999)
-        assert pinned.validator_key(NEXT_KEY.kid, 5_000) is None
-        await pinning.heard(NOW_MS + 1_000)
-        await pinning.heard(NOW_MS)  # older: changes nothing
-        assert pinned.validator_key(NEXT_KEY.kid, 5_000) == NEXT_KEY.public
-
-    asyncio.run(story())
+    await pinning.heard(NOW_MS + 999)
+    assert pinned.validator_key(NEXT_KEY.kid, 5_000) is None
+    await pinning.heard(NOW_MS + 1_000)
+    await pinning.heard(NOW_MS)  # older: changes nothing
+    assert pinned.validator_key(NEXT_KEY.kid, 5_000) == NEXT_KEY.public
     thread.close()
     assert changes[-1] == NOW_MS + 1_000
     again = Pinned(load_trust(path))
@@ -270,7 +266,7 @@ def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
     assert again.validator_key(DBD_KEY.kid, 5_000) is None
 
 
-def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
+async def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
     """The next key was announced before; a bundle that the service signed later lets it count."""
     planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
     pinned = Pinned(with_dbd_keys(registered(), planned, NOW_MS))
@@ -285,13 +281,13 @@ def test_a_bundle_tells_the_time_at_once(tmp_path: Path) -> None:
         policy_changed=lambda: None,
     )
     assert pinned.validator_key(NEXT_KEY.kid, NOW_MS) is None
-    asyncio.run(pinning.take_bundle(bundle(issued_at_ms=NOW_MS + 1_000)))
+    await pinning.take_bundle(bundle(issued_at_ms=NOW_MS + 1_000))
     thread.close()
     assert pinned.service_ms == NOW_MS + 1_000
     assert pinned.validator_key(NEXT_KEY.kid, NOW_MS) == NEXT_KEY.public
 
 
-def test_what_a_technician_pinned_meanwhile_is_not_written_over(tmp_path: Path) -> None:
+async def test_what_a_technician_pinned_meanwhile_is_not_written_over(tmp_path: Path) -> None:
     """Registered again over a stick while palmd runs; then the mail brings a configuration."""
     path, pinned, thread = tmp_path / "trust.json", Pinned(registered()), StoreThread("test")
     pinning = Pinning(
@@ -305,7 +301,7 @@ def test_what_a_technician_pinned_meanwhile_is_not_written_over(tmp_path: Path) 
     )
     both = [window(DBD_KEY, 0, None), window(NEXT_KEY, 0, None)]
     save_trust(path, with_dbd_keys(registered(), both, NOW_MS))
-    asyncio.run(pinning.take_config(signed_config(config_obj(config_seq=2))))
+    await pinning.take_config(signed_config(config_obj(config_seq=2)))
     thread.close()
     for held in (Pinned(load_trust(path)), pinned):
         assert held.validator_key(NEXT_KEY.kid, NOW_MS) == NEXT_KEY.public

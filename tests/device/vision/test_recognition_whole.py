@@ -222,37 +222,34 @@ def test_both_pictures_of_a_module_reach_the_liveness_check(manifest: ModelManif
         assert "+nir" in pads[-1].mech
 
 
-def test_a_folder_fed_with_scenes_is_a_live_camera(manifest: ModelManifest, tmp_path: Path) -> None:
+async def test_a_folder_fed_with_scenes_is_a_live_camera(manifest: ModelManifest, tmp_path: Path) -> None:
     """Files, capture thread, slot, inference thread and loop as in the daemon, on the real clock."""
 
-    async def scenario() -> None:
-        def now_ms() -> int:
-            return time.monotonic_ns() // 1_000_000
+    def now_ms() -> int:
+        return time.monotonic_ns() // 1_000_000
 
-        # Slow enough for a busy machine to see three pictures of a hand that is held for three seconds.
-        virtual = VirtualCamera(tmp_path, list(empty_scene(3, 2)), fps=8)
-        slot, diary, states = FrameSlot(), Diary(), list[CameraState]()
-        gate = Gate(manifest, open_embedder(manifest))
-        for i in range(2):
-            gate.templates.add(ref(i), "R", np.eye(512, dtype=np.float32)[i])
-        capture = CaptureThread(
-            lambda: open_camera(virtual.source, virtual.fps), slot, now_ms=now_ms, on_state=states.append
-        )
-        inference = InferenceThread(slot, gate.recogniser, asyncio.get_running_loop(), diary, now_ms=now_ms)
-        inference.set_interest(Interest.PASSAGE, codes=True)
-        inference.start()
-        capture.start()
-        try:
-            async with asyncio.timeout(30):
-                virtual.queue(show_qr("SVC1:ENR:shown", seed=1, n=12))
-                await diary.code.wait()
-                virtual.queue(passage(make_person(101), "R", seed=2, frames_held=24))
-                await diary.left.wait()
-        finally:
-            assert await asyncio.to_thread(capture.stop)
-            assert await asyncio.to_thread(inference.stop)
-        assert diary.good >= 3
-        assert diary.faults == []
-        assert [str(state.condition) for state in states] == ["ok"]
-
-    asyncio.run(scenario())
+    # Slow enough for a busy machine to see three pictures of a hand that is held for three seconds.
+    virtual = VirtualCamera(tmp_path, list(empty_scene(3, 2)), fps=8)
+    slot, diary, states = FrameSlot(), Diary(), list[CameraState]()
+    gate = Gate(manifest, open_embedder(manifest))
+    for i in range(2):
+        gate.templates.add(ref(i), "R", np.eye(512, dtype=np.float32)[i])
+    capture = CaptureThread(
+        lambda: open_camera(virtual.source, virtual.fps), slot, now_ms=now_ms, on_state=states.append
+    )
+    inference = InferenceThread(slot, gate.recogniser, asyncio.get_running_loop(), diary, now_ms=now_ms)
+    inference.set_interest(Interest.PASSAGE, codes=True)
+    inference.start()
+    capture.start()
+    try:
+        async with asyncio.timeout(30):
+            virtual.queue(show_qr("SVC1:ENR:shown", seed=1, n=12))
+            await diary.code.wait()
+            virtual.queue(passage(make_person(101), "R", seed=2, frames_held=24))
+            await diary.left.wait()
+    finally:
+        assert await asyncio.to_thread(capture.stop)
+        assert await asyncio.to_thread(inference.stop)
+    assert diary.good >= 3
+    assert diary.faults == []
+    assert [str(state.condition) for state in states] == ["ok"]
