@@ -232,44 +232,40 @@ def test_a_disk_that_refuses_the_state_leaves_the_model_in_force(
     assert (updates.unsaved, updates.state.trial is not None) == ("", due is not None)
 
 
-def test_a_state_that_is_not_on_the_disk_is_reported_and_saved_when_there_is_room(
+async def test_a_state_that_is_not_on_the_disk_is_reported_and_saved_when_there_is_room(
     start: Start, config: DeviceConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = UpdateStore(config.device.state_dir)
     republish(shipped_model_dir(), "palm-next", store.model_folder(7))
     store.save(UpdateState(model_seq=7, slots=(ModelSlot(7, "2.0", "palm-next"),), model=7, home_epoch=1))
-
-    async def story() -> None:
-        changed = asyncio.Event()
-        health = Health(lambda _words: changed.set())
-        with monkeypatch.context() as full:
-            full.setattr("device.updates.store.replace_synced", refuse)
-            _, updates = start(NEW, GalleryFacts(2, "palm-next"))
-            desk = open_desk(config.device.state_dir, opened=updates)
-            watch = UpdateWatch(
-                desk=desk,
-                gallery=cast("ServedGallery", GalleryOf(GalleryFacts(2, "palm-next"))),
-                health=health,
-                clock=SystemClock(),
-                stages=(),
-                wiped=lambda: False,
-                idle=lambda: True,
-                trust=registered,
-                prefix=tmp_path,
-            )
-            watching = asyncio.create_task(watch.run())
-            await changed.wait()
-            assert "the model in force stays" in health.details[HealthWord.UPDATE_FAILED]
-            assert store.load(1).home_epoch == 1
-            changed.clear()
+    changed = asyncio.Event()
+    health = Health(lambda _words: changed.set())
+    with monkeypatch.context() as full:
+        full.setattr("device.updates.store.replace_synced", refuse)
+        _, updates = start(NEW, GalleryFacts(2, "palm-next"))
+        desk = open_desk(config.device.state_dir, opened=updates)
+        watch = UpdateWatch(
+            desk=desk,
+            gallery=cast("ServedGallery", GalleryOf(GalleryFacts(2, "palm-next"))),
+            health=health,
+            clock=SystemClock(),
+            stages=(),
+            wiped=lambda: False,
+            idle=lambda: True,
+            trust=registered,
+            prefix=tmp_path,
+        )
+        watching = asyncio.create_task(watch.run())
         await changed.wait()
-        assert HealthWord.UPDATE_FAILED not in health.words
-        assert store.load(1).home_epoch == 2
-        assert not watching.done(), "nothing asks for a restart"
-        watching.cancel()
-        await desk.finish()
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+        assert "the model in force stays" in health.details[HealthWord.UPDATE_FAILED]
+        assert store.load(1).home_epoch == 1
+        changed.clear()
+    await changed.wait()
+    assert HealthWord.UPDATE_FAILED not in health.words
+    assert store.load(1).home_epoch == 2
+    assert not watching.done(), "nothing asks for a restart"
+    watching.cancel()
+    await desk.finish()
 
 
 def refuse(*_: Any, **__: Any) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +61,24 @@ async def sent(desk: UpdateDesk, payload: bytes, release_seq: int, **changed: An
     await settled()
 
 
-def run(state_dir: Path, work: Any, **changed: Any) -> UpdateDesk:
+@asynccontextmanager
+async def one_life(state_dir: Path, **changed: Any) -> AsyncIterator[UpdateDesk]:
     """One life of the program."""
+    desk = open_desk(state_dir, **changed)
+    await desk.start()
+    await settled()
+    try:
+        yield desk
+    finally:
+        await desk.finish()
+
+
+def run(state_dir: Path, work: Any, **changed: Any) -> UpdateDesk:
+    """One life of the program, in a loop of its own."""
 
     async def life() -> UpdateDesk:
-        desk = open_desk(state_dir, **changed)
-        await desk.start()
-        await settled()
-        try:
+        async with one_life(state_dir, **changed) as desk:
             await work(desk)
-        finally:
-            await desk.finish()
         return desk
 
     return asyncio.run(life())
@@ -150,10 +159,10 @@ def test_what_does_not_belong_is_refused_with_a_code(tmp_path: Path) -> None:
     assert refused(tmp_path, lambda desk: desk.take_manifest(signed(newer))) == "app_too_old"
 
 
-def test_chunks_of_a_refused_manifest_do_nothing_and_stop_no_mail(tmp_path: Path) -> None:
+async def test_chunks_of_a_refused_manifest_do_nothing_and_stop_no_mail(tmp_path: Path) -> None:
     payload = model()
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         with pytest.raises(UpdateRefused):
             await desk.take_manifest(signed(release(payload, 7, min_app_version="9.0")))
         for body in chunk_bodies(payload, 7, CHUNK):
@@ -162,14 +171,12 @@ def test_chunks_of_a_refused_manifest_do_nothing_and_stop_no_mail(tmp_path: Path
         await sent(desk, payload, 7)  # the number is not used up: the software may be newer by now
         assert waiting(desk) == 7
 
-    run(tmp_path, story)
 
-
-def test_a_payload_that_is_not_what_was_signed_is_given_up_for_good(tmp_path: Path) -> None:
+async def test_a_payload_that_is_not_what_was_signed_is_given_up_for_good(tmp_path: Path) -> None:
     payload = model()
     other = bytes(len(payload))
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_manifest(signed(release(payload, 7)))
         for body in chunk_bodies(other, 7, CHUNK):
             await desk.take_chunk(body)
@@ -181,8 +188,6 @@ def test_a_payload_that_is_not_what_was_signed_is_given_up_for_good(tmp_path: Pa
         assert waiting(desk) is None
         await sent(desk, payload, 8)
         assert waiting(desk) == 8
-
-    run(tmp_path, story)
 
 
 def test_a_model_that_fails_its_self_test_leaves_the_old_one(tmp_path: Path) -> None:
@@ -286,63 +291,58 @@ def test_a_damaged_state_refuses_updates_and_says_the_way_out(tmp_path: Path) ->
     assert code == "updates_unusable"
 
 
-def test_a_damaged_state_refuses_a_release_once_and_not_each_of_its_chunks(tmp_path: Path) -> None:
+async def test_a_damaged_state_refuses_a_release_once_and_not_each_of_its_chunks(tmp_path: Path) -> None:
     """Mail stands still at what is refused, and the gallery's freshness with it."""
     from device.updates.models import OpenedUpdates
 
     payload = model()
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(
+        tmp_path, opened=OpenedUpdates(UpdateStore(tmp_path), None, "damaged", "palm-1")
+    ) as desk:
         with pytest.raises(UpdateRefused):
             await desk.take_manifest(signed(release(payload, 7)))
         for body in chunk_bodies(payload, 7, CHUNK):
             await desk.take_chunk(body)
         assert await desk.wanted_chunk() is None
 
-    run(tmp_path, story, opened=OpenedUpdates(UpdateStore(tmp_path), None, "damaged", "palm-1"))
-
 
 @pytest.mark.parametrize("by", ["start", "chunk", "network"])
-def test_a_release_whose_space_went_in_a_power_cut_is_refused_once(
+async def test_a_release_whose_space_went_in_a_power_cut_is_refused_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """The state was saved, its space not allocated, and the disk is too full by now."""
     payload = model()
     wrapper = signed(release(payload, 7))
-
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper))
         assert desk.state is not None
         assert desk.state.receiving is not None
-
-    async def story(desk: UpdateDesk) -> None:
-        if by == "start":
-            await desk.start()
-        elif by == "network":
-            assert await desk.wanted_chunk() is None
-        else:
-            with pytest.raises(UpdateRefused, match="make room"):
-                await desk.take_chunk(next(iter(chunk_bodies(payload, 7, CHUNK))))
-        for body in chunk_bodies(payload, 7, CHUNK):
-            await desk.take_chunk(body)
-        assert desk.state is not None
-        assert (desk.state.receiving, desk.state.by_network) == (None, ())
-        assert desk.state.failed is not None
-        assert desk.state.failed.code == "no_space"
-        await desk.finish()
-
-    run(tmp_path, first)
     shutil.rmtree(tmp_path / "updates" / "incoming")
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: full)
-    asyncio.run(story(open_desk(tmp_path)))
+    desk = open_desk(tmp_path)
+    if by == "start":
+        await desk.start()
+    elif by == "network":
+        assert await desk.wanted_chunk() is None
+    else:
+        with pytest.raises(UpdateRefused, match="make room"):
+            await desk.take_chunk(next(iter(chunk_bodies(payload, 7, CHUNK))))
+    for body in chunk_bodies(payload, 7, CHUNK):
+        await desk.take_chunk(body)
+    assert desk.state is not None
+    assert (desk.state.receiving, desk.state.by_network) == (None, ())
+    assert desk.state.failed is not None
+    assert desk.state.failed.code == "no_space"
+    await desk.finish()
 
 
-def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Path) -> None:
+async def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Path) -> None:
     payload = model()
     app = {"kind": str(ReleaseKind.APP), "name": "palm-access-device"}
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await sent(desk, payload, 7, **app)
         staged = tmp_path / "updates" / "app"
         assert (staged / "payload").read_bytes() == payload
@@ -354,8 +354,6 @@ def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Pa
         assert desk.state is not None
         assert desk.state.failed is not None
         assert desk.state.failed.code == "unhealthy"
-
-    run(tmp_path, story)
 
 
 def test_software_whose_certificate_ends_before_it_is_handed_over_is_given_up(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.errors import FormatError, SignatureError
 from link1.keys import SigningKey
-from tests.device.updates.test_update_desk import CHUNK, model, run, settled
+from tests.device.updates.test_update_desk import CHUNK, model, one_life, run, settled
 from tests.device.updates.update_setting import (
     OFFERS,
     SIGNER,
@@ -69,51 +69,46 @@ class Shifted:
         return now_ms() + self.ahead_ms
 
 
-def test_software_is_fetched_and_handed_over_and_a_cut_fetch_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_software_is_fetched_and_handed_over_and_a_cut_fetch_goes_on_where_it_was(
+    tmp_path: Path,
+) -> None:
     payload, wrapper = app(7)
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload, most=1)
         assert states(desk) == [("app", 7, "receiving", "")]
         assert desk.have == 1
-
-    async def second(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         assert (desk.have, await desk.wanted_chunk()) == (1, (7, 1))
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload)
         assert states(desk) == [("app", 7, "verified", "")]
         assert (tmp_path / "updates" / "app" / "manifest.json").exists()
-
-    async def third(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, app_version="9.9.9") as desk:
         assert states(desk) == [("app", 7, "trial", "")]
         await desk.app_outcome(7, "")
         assert states(desk) == [("app", 7, "running", "")]
         await desk.take_offer(read_offer(wrapper))  # the service has not heard of it yet
         assert states(desk) == [("app", 7, "running", "")]
-
-    async def rolled_back(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         assert states(desk) == [("app", 7, "failed", "replaced")]
 
-    run(tmp_path, first)
-    run(tmp_path, second)
-    run(tmp_path, third, app_version="9.9.9")
-    run(tmp_path, rolled_back)
 
-
-def test_software_waits_for_an_offer_that_names_it_and_was_issued_in_the_last_day(tmp_path: Path) -> None:
+async def test_software_waits_for_an_offer_that_names_it_and_was_issued_in_the_last_day(
+    tmp_path: Path,
+) -> None:
     payload, wrapper = app(7)
     clock = Shifted()
     staged = tmp_path / "updates" / "app" / "manifest.json"
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, now_ms=clock) as desk:
         await desk.take_offer(read_offer(wrapper))
         clock.ahead_ms = OFFER_HOLDS_MS + 60_000
         await fetched(desk, payload)
         assert states(desk) == [("app", 7, "verified", "")]
         assert not staged.exists()
-
-    async def second(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, now_ms=clock) as desk:
         await settled()
         assert states(desk) == [("app", 7, "verified", "")]
         assert not staged.exists()
@@ -121,12 +116,9 @@ def test_software_waits_for_an_offer_that_names_it_and_was_issued_in_the_last_da
         await settled()
         assert staged.exists()
 
-    run(tmp_path, first, now_ms=clock)
-    run(tmp_path, second, now_ms=clock)
-
 
 @pytest.mark.parametrize("by_offer", [True, False])
-def test_a_halted_release_is_withdrawn_and_may_be_taken_again(tmp_path: Path, by_offer: bool) -> None:
+async def test_a_halted_release_is_withdrawn_and_may_be_taken_again(tmp_path: Path, by_offer: bool) -> None:
     payload, wrapper = app(7)
 
     async def halted(desk: UpdateDesk) -> None:
@@ -135,7 +127,7 @@ def test_a_halted_release_is_withdrawn_and_may_be_taken_again(tmp_path: Path, by
         else:
             await desk.withdraw(7)
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload, most=2)
         await halted(desk)
@@ -151,52 +143,42 @@ def test_a_halted_release_is_withdrawn_and_may_be_taken_again(tmp_path: Path, by
         assert states(desk) == [("app", 7, "withdrawn", "")]
         assert not (tmp_path / "updates" / "app").exists()
 
-    run(tmp_path, story)
 
-
-def test_software_that_runs_is_not_withdrawn(tmp_path: Path) -> None:
+async def test_software_that_runs_is_not_withdrawn(tmp_path: Path) -> None:
     payload, wrapper = app(7)
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload)
-
-    async def on_trial(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, app_version="9.9.9") as desk:
         await desk.take_offer(read_offer())
         await desk.withdraw(7)
         assert states(desk) == [("app", 7, "trial", "")]
 
-    run(tmp_path, first)
-    run(tmp_path, on_trial, app_version="9.9.9")
 
-
-def test_software_that_waited_through_a_long_power_cut_is_withdrawn_before_it_is_installed(
+async def test_software_that_waited_through_a_long_power_cut_is_withdrawn_before_it_is_installed(
     tmp_path: Path,
 ) -> None:
     payload, wrapper = app(7)
     clock = Shifted()
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, now_ms=clock) as desk:
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload)
-
-    async def second(desk: UpdateDesk) -> None:
+    clock.ahead_ms = OFFER_HOLDS_MS + 60_000
+    async with one_life(tmp_path, now_ms=clock) as desk:
         assert states(desk) == [("app", 7, "withdrawn", "")]
         assert not (tmp_path / "updates" / "app").exists()
         await desk.take_offer(read_offer(wrapper, issued_at_ms=clock()))
         await fetched(desk, payload)
         assert states(desk) == [("app", 7, "verified", "")]
 
-    run(tmp_path, first, now_ms=clock)
-    clock.ahead_ms = OFFER_HOLDS_MS + 60_000
-    run(tmp_path, second, now_ms=clock)
 
-
-def test_a_waiting_model_is_withdrawn_too_and_does_not_switch_without_its_offer(tmp_path: Path) -> None:
+async def test_a_waiting_model_is_withdrawn_too_and_does_not_switch_without_its_offer(tmp_path: Path) -> None:
     clock = Shifted()
     facts = GalleryFacts(2, "palm-2")
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path, now_ms=clock) as desk:
         await desk.take_offer(read_offer(model_release(7)))
         await fetched(desk, MODEL)
         assert states(desk) == [("model", 7, "verified", "")]
@@ -214,13 +196,11 @@ def test_a_waiting_model_is_withdrawn_too_and_does_not_switch_without_its_offer(
         assert (states(desk), desk.model_id) == ([("model", 7, "withdrawn", "")], "palm-gen-4")
         assert not list((tmp_path / "models").iterdir())
 
-    run(tmp_path, story, now_ms=clock)
 
-
-def test_what_mail_or_a_stick_brings_needs_no_offer(tmp_path: Path) -> None:
+async def test_what_mail_or_a_stick_brings_needs_no_offer(tmp_path: Path) -> None:
     payload, wrapper = app(7)
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper))
         await fetched(desk, payload, most=1)
         await desk.take_manifest(wrapper)
@@ -231,13 +211,11 @@ def test_what_mail_or_a_stick_brings_needs_no_offer(tmp_path: Path) -> None:
         await settled()
         assert (tmp_path / "updates" / "app" / "manifest.json").exists()
 
-    run(tmp_path, story)
 
-
-def test_one_kind_does_not_shut_out_the_other_and_each_is_brought_to_its_end(tmp_path: Path) -> None:
+async def test_one_kind_does_not_shut_out_the_other_and_each_is_brought_to_its_end(tmp_path: Path) -> None:
     payload, wrapper = app(9)
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         both = read_offer(wrapper, model_release(7))
         await desk.take_offer(both)
         assert states(desk) == [("model", 7, "receiving", "")]
@@ -252,13 +230,11 @@ def test_one_kind_does_not_shut_out_the_other_and_each_is_brought_to_its_end(tmp
             ("model", 8, "receiving", ""),
         ]
 
-    run(tmp_path, story)
 
-
-def test_mail_of_one_kind_after_the_other_loses_neither(tmp_path: Path) -> None:
+async def test_mail_of_one_kind_after_the_other_loses_neither(tmp_path: Path) -> None:
     payload, wrapper = app(6)
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_manifest(model_release(7))
         for body in chunk_bodies(MODEL, 7, CHUNK):
             await desk.take_chunk(body)
@@ -268,32 +244,26 @@ def test_mail_of_one_kind_after_the_other_loses_neither(tmp_path: Path) -> None:
         await settled()
         assert states(desk) == [("app", 6, "verified", ""), ("model", 7, "verified", "")]
 
-    run(tmp_path, story)
 
-
-def test_a_release_that_cannot_be_taken_has_failed_and_its_number_is_used(tmp_path: Path) -> None:
+async def test_a_release_that_cannot_be_taken_has_failed_and_its_number_is_used(tmp_path: Path) -> None:
     _, wrapper = app(7, min_app_version="99.0")
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(wrapper, model_release(8)))
         assert states(desk) == [("model", 8, "receiving", ""), ("app", 7, "failed", "app_too_old")]
         await fetched(desk, MODEL)
         await desk.take_offer(read_offer(wrapper))
         assert ("app", 7, "failed", "app_too_old") in states(desk)
 
-    run(tmp_path, story)
 
-
-def test_a_manifest_that_no_root_vouches_for_or_no_offer_names_is_left_out(tmp_path: Path) -> None:
+async def test_a_manifest_that_no_root_vouches_for_or_no_offer_names_is_left_out(tmp_path: Path) -> None:
     _, wrapper = app(7)
     forged = signed(wrapper["manifest_obj"], root=SIGNER)
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_offer(read_offer(forged))
         await desk.take_offer(read_offer(wrapper, release_seqs=[8]))
         assert states(desk) == []
-
-    run(tmp_path, story)
 
 
 @pytest.mark.parametrize(

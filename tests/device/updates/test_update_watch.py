@@ -86,54 +86,46 @@ def damaged_note(prefix: Path) -> None:
         (damaged_note, "updates_unusable"),
     ],
 )
-def test_software_that_the_installer_cannot_even_note_is_reported_and_blocks_no_model(
+async def test_software_that_the_installer_cannot_even_note_is_reported_and_blocks_no_model(
     tmp_path: Path, spoil: Callable[[Path], None], code: str
 ) -> None:
     trust = registered()
     spoil(tmp_path)
-
-    async def story() -> None:
-        desk = open_desk(tmp_path / "state", roots=lambda: trust.roots)
-        reported = asyncio.Event()
-        health = Health(lambda _words: reported.set())
-        await handed_over(desk, 7)
-        watching = asyncio.create_task(watched(desk, tmp_path, trust, health).run())
-        await reported.wait()
-        assert HealthWord.UPDATE_FAILED in health.words
-        assert desk.state is not None
-        assert desk.state.app is None
-        assert desk.state.failed is not None
-        assert desk.state.failed.code == code
-        assert not (tmp_path / "state/updates/app").exists(), "which starts the installer again and again"
-        await desk.take_offer(read_offer(signed(release(payload(), 8), root=ROOT_KEY)))
-        assert desk.state.receiving is not None
-        watching.cancel()
-        await desk.finish()
-
     (tmp_path / "state").mkdir()
-    asyncio.run(asyncio.wait_for(story(), 30))
+    desk = open_desk(tmp_path / "state", roots=lambda: trust.roots)
+    reported = asyncio.Event()
+    health = Health(lambda _words: reported.set())
+    await handed_over(desk, 7)
+    watching = asyncio.create_task(watched(desk, tmp_path, trust, health).run())
+    await reported.wait()
+    assert HealthWord.UPDATE_FAILED in health.words
+    assert desk.state is not None
+    assert desk.state.app is None
+    assert desk.state.failed is not None
+    assert desk.state.failed.code == code
+    assert not (tmp_path / "state/updates/app").exists(), "which starts the installer again and again"
+    await desk.take_offer(read_offer(signed(release(payload(), 8), root=ROOT_KEY)))
+    assert desk.state.receiving is not None
+    watching.cancel()
+    await desk.finish()
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["in root's list", "without a list"])
-def test_software_that_the_installer_takes_is_left_to_it(tmp_path: Path, listed: bool) -> None:
+async def test_software_that_the_installer_takes_is_left_to_it(tmp_path: Path, listed: bool) -> None:
     trust = registered()
     if listed:
         Versions(tmp_path).roots(trust)
-
-    async def story() -> None:
-        desk = open_desk(tmp_path / "state", roots=lambda: trust.roots)
-        health = Health(lambda _words: None)
-        await handed_over(desk, 7)
-        watching = asyncio.create_task(watched(desk, tmp_path, trust, health).run())
-        await asyncio.sleep(0.5)
-        assert desk.state is not None
-        assert desk.state.app is not None
-        assert HealthWord.UPDATE_FAILED not in health.words
-        watching.cancel()
-        await desk.finish()
-
     (tmp_path / "state").mkdir()
-    asyncio.run(asyncio.wait_for(story(), 30))
+    desk = open_desk(tmp_path / "state", roots=lambda: trust.roots)
+    health = Health(lambda _words: None)
+    await handed_over(desk, 7)
+    watching = asyncio.create_task(watched(desk, tmp_path, trust, health).run())
+    await asyncio.sleep(0.5)
+    assert desk.state is not None
+    assert desk.state.app is not None
+    assert HealthWord.UPDATE_FAILED not in health.words
+    watching.cancel()
+    await desk.finish()
 
 
 def root_item(key: SigningKey, by: SigningKey | None = None) -> JsonObject:
