@@ -134,14 +134,17 @@ class Tenant:
         )
         return Partner(self.cloud, made["api_key"], made["key_id"])
 
-    def add_dbd(self, dbd_id: str, key: SigningKey, mode: str = "test") -> None:
+    def add_dbd(self, key: SigningKey | None = None) -> SigningKey:
+        """Make a key of the validator `d1` known, another one than before by default; returns it."""
+        added = key or SigningKey.generate()
         self.cloud.operate(
-            lambda tx, _, now: operator.add_dbd(tx, self.environment(mode), dbd_id, key.public.b64, now)
+            lambda tx, _, now: operator.add_dbd(tx, self.environment("test"), "d1", added.public.b64, now)
         )
+        return added
 
-    def token(self, device_id: str, mode: str = "test", expires_in_s: int = 3600) -> str:
+    def token(self, device_id: str, mode: str = "test") -> str:
         made = self.cloud.operate(
-            lambda tx, _, now: operator.create_token(tx, self.environment(mode), device_id, expires_in_s, now)
+            lambda tx, _, now: operator.create_token(tx, self.environment(mode), device_id, 3600, now)
         )
         token: str = made["token"]
         return token

@@ -307,8 +307,7 @@ def test_empty_pages_say_so(desk: Desk, partner: Partner) -> None:
 
 def test_the_pages_show_what_is_there_and_nobody(desk: Desk, tenant: Tenant, partner: Partner) -> None:
     device, late = tenant.device("gate-1"), tenant.device("gate-2")
-    key = SigningKey.generate()
-    tenant.add_dbd("d1", key)
+    key = tenant.add_dbd()
     person = partner.person("needle-ref", onboard_ref="needle-board")
     device.enrol(partner, person["subject_id"])
     good, bad = device.verdict(person["subject_ref"]), device.verdict()

@@ -48,9 +48,7 @@ class Poller:
 
 @pytest.fixture
 def key(tenant: Tenant) -> SigningKey:
-    key = SigningKey.generate()
-    tenant.add_dbd("d1", key)
-    return key
+    return tenant.add_dbd()
 
 
 def whole(gate: SimDevice, key: SigningKey) -> dict[str, Any]:
@@ -153,8 +151,7 @@ def test_an_erasure_is_a_change_of_the_persons_records(
 def test_the_clock_goes_back_and_the_store_too(own_cloud: Cloud) -> None:
     """Numbers never fall with the clock; after a restore they are above those that were given out before."""
     tenant = own_cloud.new_tenant()
-    gate, key, poller = tenant.device(), SigningKey.generate(), Poller(tenant.partner())
-    tenant.add_dbd("d1", key)
+    gate, key, poller = tenant.device(), tenant.add_dbd(), Poller(tenant.partner())
     gate.upload(whole(gate, key))
     poller.poll()
     own_cloud.clock.ms -= 500

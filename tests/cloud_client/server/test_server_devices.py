@@ -9,7 +9,7 @@ from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.ops.offline_registration import answer_request
 from link1.canonical import b64_encode, canonical_bytes
-from link1.keys import PublicKey, SigningKey
+from link1.keys import PublicKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object, verify_object
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of, keys_of
@@ -22,8 +22,7 @@ def status_of(device: SimDevice) -> dict[str, object]:
 
 
 def test_registration_pins_what_a_device_needs(tenant: Tenant, partner: Partner) -> None:
-    dbd = SigningKey.generate()
-    tenant.add_dbd("d1", dbd)
+    dbd = tenant.add_dbd()
     device = SimDevice(tenant, "gate-1")
     token = tenant.token("gate-1")
     first = device.register(token)

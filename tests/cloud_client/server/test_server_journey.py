@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gallery.stream import read_delta_page, read_snapshot_page, state_of
-from link1.keys import PublicKey, SigningKey
+from link1.keys import PublicKey
 from link1.signed import Kind, object_ref, verify_object
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
@@ -18,8 +18,7 @@ def gallery_key(cloud: Cloud) -> dict[str, PublicKey]:
 
 
 def test_enrol_pass_and_erase(cloud: Cloud, tenant: Tenant, partner: Partner) -> None:
-    dbd = SigningKey.generate()
-    tenant.add_dbd("d1", dbd)
+    dbd = tenant.add_dbd()
     device = tenant.device()
     person = partner.person("p-1", cpf="52998224725", onboard_ref="tok+1")
     assert person["status"] == "pending_enrollment"

@@ -75,8 +75,7 @@ def test_whose_mail(tenant: Tenant, cloud: Cloud, mail: Mailbox) -> None:
 
 def test_verdicts_go_through_the_mail(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
     """As on the device's own route, and a receipt comes back."""
-    dbd = SigningKey.generate()
-    tenant.add_dbd("d1", dbd)
+    dbd = tenant.add_dbd()
     verdict = mail.device.verdict()
     items = [{"signed_verdict": verdict, "signed_decision": decision(verdict, dbd)}, {"bad": 1}]
     record = mail.sealed("svc.verdicts.batch", {"items": items})

@@ -137,8 +137,7 @@ def test_a_bundle_for_a_fleet_of_hundreds(tenant: Tenant, partner: Partner, mail
 
 
 def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
-    dbd = SigningKey.generate()
-    tenant.add_dbd("d1", dbd)
+    dbd = tenant.add_dbd()
     tenant.cloud.clock.forward(s=1)
     for use in ("gallery", "seal"):
         tenant.cloud.operate(lambda tx, vault, now, use=use: operator.rotate_signer(tx, vault, use, 0, now))

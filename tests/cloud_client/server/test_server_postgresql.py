@@ -27,7 +27,6 @@ from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.store.engines import connect_store, open_store
 from cloud_client.reference_server.store.postgresql import translated
 from cloud_client.reference_server.web.api import changes
-from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
@@ -321,8 +320,7 @@ def test_an_erased_person_is_in_no_table_and_readable_in_no_file(
 def filled(cloud: Cloud) -> tuple[Tenant, SimDevice, str]:
     """A store with something in most tables; an API key of its tenant."""
     tenant = cloud.new_tenant()
-    dbd = SigningKey.generate()
-    tenant.add_dbd("d1", dbd)
+    dbd = tenant.add_dbd()
     partner, device = tenant.partner(), tenant.device()
     people = [partner.person(f"p-{number}", onboard_ref="tok") for number in range(3)]
     for seed, person in enumerate(people, 1):

@@ -11,7 +11,6 @@ from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.vault import Vault, unseal
-from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import cluster
 from tests.cloud_client.server.server_harness import Cloud, code_of, decision
 from tests.cloud_client.server.test_server_verdicts import item
@@ -109,8 +108,7 @@ def test_an_upgrade_with_people_and_verdicts(tmp_path: Path, engine: str) -> Non
     database = f"sqlite:///{tmp_path / 'cloud.db'}" if engine == "sqlite" else cluster().new_database()
     cloud = Cloud(tmp_path, database=database)
     tenant = cloud.new_tenant()
-    partner, gate, key = tenant.partner(), tenant.device(passage_sensor=True), SigningKey.generate()
-    tenant.add_dbd("d1", key)
+    partner, gate, key = tenant.partner(), tenant.device(passage_sensor=True), tenant.add_dbd()
     with_cpf, without = partner.person(cpf=CPF), partner.person()
     for late in (True, False):
         verdict = gate.verdict()

@@ -10,11 +10,10 @@ DAY_MS = 24 * 3600 * 1000
 
 def test_the_key_counts_at_its_own_time_or_at_receipt(tenant: Tenant) -> None:
     """After a change of keys the clock of the validator is years behind, and the new key signs."""
-    older, newer = SigningKey.generate(), SigningKey.generate()
-    tenant.add_dbd("d1", older)
+    older = tenant.add_dbd()
     partner, device = tenant.partner(), tenant.device(passage_sensor=True)
     tenant.cloud.clock.forward(s=60)
-    tenant.add_dbd("d1", newer)
+    newer = tenant.add_dbd()
     verdict = device.verdict()
     slow = decision(verdict, newer, decided_at_ms=1)
     device.upload(item(verdict, decided=slow, passed=passage(verdict, newer, at_ms=2)))
@@ -36,14 +35,13 @@ def test_a_key_that_is_made_known_later(tenant: Tenant) -> None:
     whole = item(verdict, decided=decision(verdict, key))
     device.upload(whole)
     assert states(partner) == ["conflict"]
-    tenant.add_dbd("d1", key)
+    tenant.add_dbd(key)
     device.upload(whole)
     assert states(partner) == ["complete"]
 
 
 def test_a_late_decision_ends_not_knowing(tenant: Tenant) -> None:
-    key = SigningKey.generate()
-    tenant.add_dbd("d1", key)
+    key = tenant.add_dbd()
     partner, device = tenant.partner(), tenant.device(passage_sensor=True)
     opened, closed = device.verdict(), device.verdict()
     device.upload(item(opened, outcome_unknown=True), item(closed, outcome_unknown=True))

@@ -12,9 +12,7 @@ from tests.cloud_client.server.server_harness import Partner, SimDevice, Tenant,
 
 @pytest.fixture
 def dbd(tenant: Tenant) -> SigningKey:
-    key = SigningKey.generate()
-    tenant.add_dbd("d1", key)
-    return key
+    return tenant.add_dbd()
 
 
 @pytest.fixture
@@ -262,8 +260,7 @@ def test_the_key_that_counted_then_proves_it(
     early = device.verdict()
     device.upload(item(early, decided=decision(early, dbd)))
     tenant.cloud.clock.forward(s=60)
-    newer = SigningKey.generate()
-    tenant.add_dbd("d1", newer)
+    newer = tenant.add_dbd()
     proof = partner.get(f"/v1/verdicts/{object_ref(early)}")
     assert proof["verification"]["dbd_sign_key"]["kid"] == dbd.kid
     late = device.verdict()
@@ -273,7 +270,7 @@ def test_the_key_that_counted_then_proves_it(
     assert [key["kid"] for key in status["dbd_keys"]] == [newer.kid, dbd.kid]
     assert status["dbd_keys"][1]["not_before_ms"] == 0
     tenant.cloud.clock.forward(s=60)
-    tenant.add_dbd("d1", dbd)  # the earlier one again: another window, and its first stays
+    tenant.add_dbd(dbd)  # the earlier one again: another window, and its first stays
     status = device.get("/v1/devices/self/status")["device_status_obj"]
     assert [key["kid"] for key in status["dbd_keys"]] == [dbd.kid, newer.kid, dbd.kid]
     ends = [(key["not_before_ms"], key["not_after_ms"]) for key in status["dbd_keys"]]
