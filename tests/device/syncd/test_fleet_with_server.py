@@ -2,7 +2,6 @@
 cut off and halted, over real HTTP with both daemons as processes."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 from device.config.config import AttestSection, write_config
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.factory import make_board, make_ca
-from tests.device.reference_cloud import Server, running_server
+from tests.device.reference_cloud import Server
 from tests.device.served_device import ServedDevice, served_device
 from tests.until import until as until_within
 from tools.cloud.pack_release import republish
@@ -26,17 +25,11 @@ until = partial(until_within, within_s=90.0, every_s=0.1)
 SHIPPED_ID = load_manifest(shipped_model_dir()).model_id
 
 
-@pytest.fixture(scope="module")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
 @pytest.fixture
-def server(one_server: Server) -> Server:
+def server(server: Server) -> Server:
     """The server, and a tenant of the test's own in it: a rollout is for all its devices."""
-    one_server.enter_new_tenant()
-    return one_server
+    server.enter_new_tenant()
+    return server
 
 
 def place(server: Server) -> tuple[str, ...]:
