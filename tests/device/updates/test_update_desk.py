@@ -101,26 +101,23 @@ def test_a_model_arrives_in_its_slot_and_waits(tmp_path: Path) -> None:
     assert UpdateStore(tmp_path).load(0) == state
 
 
-def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Path) -> None:
+async def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Path) -> None:
     payload = model()
     bodies = list(chunk_bodies(payload, 7, CHUNK))[::-1]
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_manifest(signed(release(payload, 7)))
         for body in (*bodies[:2], *bodies[:2]):
             await desk.take_chunk(body)
         assert desk.have == 2
-
-    async def second(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         assert desk.have == 2
         for body in bodies:
             await desk.take_chunk(body)
         await settled()
         for body in bodies:
             await desk.take_chunk(body)  # of a release that is whole
-
-    run(tmp_path, first)
-    state = run(tmp_path, second).state
+    state = desk.state
     assert state is not None
     assert state.waiting == 7
 
@@ -229,20 +226,19 @@ def test_a_release_is_taken_only_where_all_that_is_made_of_it_has_room(
     run(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 8, **changed))))
 
 
-def test_a_model_that_is_much_larger_unpacked_leaves_the_journal_its_room(tmp_path: Path) -> None:
+async def test_a_model_that_is_much_larger_unpacked_leaves_the_journal_its_room(tmp_path: Path) -> None:
     """The disk may be filled to its last block, and then no verdict can be written."""
     with packed_files(id=json.dumps({"model_id": "palm-2"}), zeros="\0" * (40 * 2**20)) as payload:
         pass
 
-    async def story(desk: UpdateDesk) -> None:
-        await desk.take_manifest(signed(release(payload, 7, chunk_bytes=CHUNK_OF_A_LARGE_ONE)))
-        for body in chunk_bodies(payload, 7, CHUNK_OF_A_LARGE_ONE):
-            await desk.take_chunk(body)
-        await settled()
-
     with small_disk(tmp_path / "state", 160) as state_dir:
         fill(state_dir, leave_bytes=KEEP_FREE_BYTES + 20 * 2**20)
-        state = run(state_dir, story).state
+        async with one_life(state_dir) as desk:
+            await desk.take_manifest(signed(release(payload, 7, chunk_bytes=CHUNK_OF_A_LARGE_ONE)))
+            for body in chunk_bodies(payload, 7, CHUNK_OF_A_LARGE_ONE):
+                await desk.take_chunk(body)
+            await settled()
+        state = desk.state
         assert state is not None
         assert state.receiving is None
         assert state.failed is not None
@@ -264,16 +260,15 @@ def test_a_self_test_that_cannot_be_started_is_said_and_done_at_the_next_start(
     assert waiting(run(tmp_path, lambda _desk: settled())) == 7
 
 
-def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
+async def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
     old, new = model("palm-2"), model("palm-3")
 
-    async def story(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_manifest(signed(release(old, 7)))
         await desk.take_chunk(next(iter(chunk_bodies(old, 7, CHUNK))))
         await sent(desk, new, 8)
         await desk.take_chunk(next(iter(chunk_bodies(old, 7, CHUNK))))
-
-    state = run(tmp_path, story).state
+    state = desk.state
     assert state is not None
     assert [slot.model_id for slot in state.slots] == ["palm-3"]
 
@@ -356,12 +351,11 @@ async def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_pa
         assert desk.state.failed.code == "unhealthy"
 
 
-def test_software_whose_certificate_ends_before_it_is_handed_over_is_given_up(tmp_path: Path) -> None:
+async def test_software_whose_certificate_ends_before_it_is_handed_over_is_given_up(tmp_path: Path) -> None:
     payload = model()
     ahead_ms = 0
 
-    async def story(desk: UpdateDesk) -> None:
-        nonlocal ahead_ms
+    async with one_life(tmp_path, now_ms=lambda: now_ms() + ahead_ms) as desk:
         app = release(payload, 7, kind=str(ReleaseKind.APP), name="palm-access-device")
         await desk.take_manifest(signed(app))
         ahead_ms = 2 * 3_600_000
@@ -374,16 +368,15 @@ def test_software_whose_certificate_ends_before_it_is_handed_over_is_given_up(tm
         assert desk.state.failed.code == "untrusted"
         assert not (tmp_path / "updates" / "app").exists()
 
-    run(tmp_path, story, now_ms=lambda: now_ms() + ahead_ms)
 
-
-def test_software_that_was_handed_over_is_given_up_once_its_certificate_has_ended(tmp_path: Path) -> None:
+async def test_software_that_was_handed_over_is_given_up_once_its_certificate_has_ended(
+    tmp_path: Path,
+) -> None:
     """Not before root's installer would be through, had it begun in time."""
     app = {"kind": str(ReleaseKind.APP), "name": "palm-access-device"}
     ahead_ms = 0
 
-    async def story(desk: UpdateDesk) -> None:
-        nonlocal ahead_ms
+    async with one_life(tmp_path, now_ms=lambda: now_ms() + ahead_ms) as desk:
         await sent(desk, model(), 7, **app)
         ahead_ms = 3_600_000 + 600_000
         await desk.give_up_untrusted_app(lambda: [ROOT.public])
@@ -395,30 +388,25 @@ def test_software_that_was_handed_over_is_given_up_once_its_certificate_has_ende
         assert desk.state.failed.code == "untrusted"
         assert not (tmp_path / "updates" / "app").exists()
 
-    run(tmp_path, story, now_ms=lambda: now_ms() + ahead_ms)
 
-
-def test_a_chunk_whose_bytes_the_disk_lost_is_taken_again(tmp_path: Path) -> None:
+async def test_a_chunk_whose_bytes_the_disk_lost_is_taken_again(tmp_path: Path) -> None:
     payload = model()
     bodies = list(chunk_bodies(payload, 7, CHUNK))
 
-    async def first(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         await desk.take_manifest(signed(release(payload, 7)))
         for body in bodies[:3]:
             await desk.take_chunk(body)
-
-    run(tmp_path, first)
     with (tmp_path / "updates" / "incoming" / "7" / "payload").open("r+b") as file:
         file.seek(CHUNK)
         file.write(bytes(CHUNK))
     with (tmp_path / "updates" / "incoming" / "7" / "chunks").open("ab") as notes:
         notes.write(b"torn")
 
-    async def second(desk: UpdateDesk) -> None:
+    async with one_life(tmp_path) as desk:
         assert desk.have == 2
         await sent(desk, payload, 7)
-
-    state = run(tmp_path, second).state
+    state = desk.state
     assert state is not None
     assert (state.waiting, state.failed) == (7, None)
 
