@@ -160,21 +160,16 @@ def test_the_whole_waits_for_every_tenant(database: Database, store: CloudStore)
     other.close()
 
 
-def test_changes_of_another_connection_are_heard(database: Database) -> None:
+async def test_changes_of_another_connection_are_heard(database: Database) -> None:
     first = [] if isinstance(database, Path) else [MISSED]  # either way: look at everything once
-
-    async def scenario() -> list[Change]:
-        store = AsyncStore(database)
-        async with aclosing(store.changes()) as changes:
-            assert await anext(changes) == first
-            async with asyncio.timeout(10):
-                waiting = asyncio.ensure_future(anext(changes))
-                await asyncio.to_thread(announce, database)
-                heard = await waiting
-        store.close()
-        return heard
-
-    heard = asyncio.run(scenario())
+    store = AsyncStore(database)
+    async with aclosing(store.changes()) as changes:
+        assert await anext(changes) == first
+        async with asyncio.timeout(10):
+            waiting = asyncio.ensure_future(anext(changes))
+            await asyncio.to_thread(announce, database)
+            heard = await waiting
+    store.close()
     assert heard == ([] if isinstance(database, Path) else [Change("device", ("t", "d"))])
 
 

@@ -77,13 +77,12 @@ async def test_what_comes_up_while_it_waits_for_the_hand_counts() -> None:
         await Desk().rehearse(good(), then=HealthWord.GALLERY_STALE)
 
 
-def test_all_who_wait_for_a_hand_see_it() -> None:
-    async def story(desk: Desk) -> tuple[TrialPassage | None, TrialPassage | None]:
-        first = asyncio.ensure_future(desk.rehearse())
-        await asyncio.sleep(0)
-        return await asyncio.gather(first, desk.rehearse(good()))
-
-    assert [one and one.result for one in asyncio.run(story(Desk()))] == ["MATCH", "MATCH"]
+async def test_all_who_wait_for_a_hand_see_it() -> None:
+    desk = Desk()
+    first = asyncio.ensure_future(desk.rehearse())
+    await asyncio.sleep(0)
+    both = await asyncio.gather(first, desk.rehearse(good()))
+    assert [one and one.result for one in both] == ["MATCH", "MATCH"]
 
 
 @pytest.mark.parametrize("seen", [[], [poor(0)]])

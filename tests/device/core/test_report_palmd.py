@@ -118,25 +118,21 @@ def is_about_no_person(report: dict[str, Any], said: list[VerdictAnswered]) -> N
     assert not any(socket.gethostname() in word or "/" in word or "127.0.0.1" in word for word in words)
 
 
-def test_a_change_ends_the_wait_for_a_report_and_a_restart_has_another_boot_id(device: Device) -> None:
-    async def first(port: str) -> str:
-        boot_id = str((await reported(device))["boot_id"])
-        waiting = asyncio.create_task(reported(device, wait_ms=60_000))
-        async with asyncio.timeout(20), validator_at(port, device.board) as validator:
-            await validator.wait_serving()
-            news = await waiting
-            while not news["link"]["up"]:
-                news = await reported(device, wait_ms=60_000)
-            assert "LINK_DOWN" not in news["health"]
-        async with asyncio.timeout(20):
-            while news["link"]["up"]:  # the validator has gone
-                news = await reported(device, wait_ms=60_000)
-        assert news["boot_id"] == boot_id
-        return boot_id
-
+async def test_a_change_ends_the_wait_for_a_report_and_a_restart_has_another_boot_id(device: Device) -> None:
     with PtyPair() as pair:
         port = device.plug(pair)
         with device.running():
-            boot_id = asyncio.run(first(port))
+            boot_id = str((await reported(device))["boot_id"])
+            waiting = asyncio.create_task(reported(device, wait_ms=60_000))
+            async with asyncio.timeout(20), validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                news = await waiting
+                while not news["link"]["up"]:
+                    news = await reported(device, wait_ms=60_000)
+                assert "LINK_DOWN" not in news["health"]
+            async with asyncio.timeout(20):
+                while news["link"]["up"]:  # the validator has gone
+                    news = await reported(device, wait_ms=60_000)
+            assert news["boot_id"] == boot_id
         with device.running():
-            assert asyncio.run(reported(device))["boot_id"] != boot_id
+            assert (await reported(device))["boot_id"] != boot_id

@@ -829,13 +829,11 @@ def test_a_camera_that_fails_in_the_middle_does_not_end_the_session(why: str, co
     assert (desk.enrolments.next(clock.now_ms) is None) is (code == "not_ready")
 
 
-def test_who_waits_for_the_screen_hears_at_once_that_the_device_is_not_ready() -> None:
-    async def story() -> tuple[int, EnrolmentShown]:
-        desk = desk_of(Bench().flow, HandClock())
-        desk.code_seen(CODE)
-        seq, _ = await desk.shown_after(0, 0)
-        asyncio.get_running_loop().call_soon(desk.health_changed)
-        async with asyncio.timeout(10):
-            return await desk.shown_after(seq, 600)
-
-    assert asyncio.run(story())[1].step == "show_hand"
+async def test_who_waits_for_the_screen_hears_at_once_that_the_device_is_not_ready() -> None:
+    desk = desk_of(Bench().flow, HandClock())
+    desk.code_seen(CODE)
+    seq, _ = await desk.shown_after(0, 0)
+    asyncio.get_running_loop().call_soon(desk.health_changed)
+    async with asyncio.timeout(10):
+        _, shown = await desk.shown_after(seq, 600)
+    assert shown.step == "show_hand"
