@@ -56,13 +56,12 @@ def redeem_short_code(call: Call, tx: Tx) -> ApiAnswer:
     """The session of a typed short code, and its token; repeatable while the session is open."""
     body: RedeemBody = call.body
     code = sessions.normal_short_code(body.short_code)
-    row = tx.one(
+    found = tx.one(
         "SELECT * FROM sessions WHERE tenant_id = :tenant_id AND short_code_mac = :mac",
         tenant_id=call.environment.tenant_id,
         mac=sessions.short_code_mac(call.vault, call.environment, code),
     )
-    _check_open(call, row)
-    assert row is not None  # noqa: S101 - _check_open has refused None
+    row = _opened(call, found)
     token = unseal(sessions.token_key(call.vault, code), row["token_ct"], row["session_id"].encode())
     tenant = tenants.load(tx, call.vault, call.environment.tenant_id)
     session = shown.RedeemedSession.of(
@@ -94,9 +93,7 @@ def _probe(call: Call, tx: Tx) -> PalmProbe | None:
     body: CompleteEnrollment | FailEnrollment = call.body
     if isinstance(body, FailEnrollment):
         return None
-    row = tx.one("SELECT * FROM sessions WHERE token_hash = :token_hash", token_hash=token_hash(body.token))
-    _check_open(call, row)
-    assert row is not None  # noqa: S101 - _check_open has refused None
+    row = _session_of_token(call, tx, body.token)
     return _probe_of(call, tx, row["subject_id"], _read_palms(body, json.loads(row["hands_required"])))
 
 
@@ -108,9 +105,7 @@ def _probe_of(call: Call, tx: Tx, subject_id: str, palms: Palms) -> PalmProbe:
 def conclude_enrollment(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/enrollments``."""
     body: CompleteEnrollment | FailEnrollment = call.body
-    row = tx.one("SELECT * FROM sessions WHERE token_hash = :token_hash", token_hash=token_hash(body.token))
-    _check_open(call, row)
-    assert row is not None  # noqa: S101 - _check_open has refused None
+    row = _session_of_token(call, tx, body.token)
     session_id, subject_id = row["session_id"], row["subject_id"]
     if isinstance(body, FailEnrollment):
         sessions.end(tx, session_id, SessionStatus.FAILED, failure_code=body.failed)
@@ -186,8 +181,14 @@ def _in_review(tx: Tx, environment: Environment, session_id: str) -> Row:
     return row
 
 
-def _check_open(call: Call, row: Row | None) -> None:
-    """One answer for a code or token that is wrong, used, expired, or for another device."""
+def _session_of_token(call: Call, tx: Tx, token: str) -> Row:
+    """The open session that a token is for."""
+    digest = token_hash(token)
+    return _opened(call, tx.one("SELECT * FROM sessions WHERE token_hash = :token_hash", token_hash=digest))
+
+
+def _opened(call: Call, row: Row | None) -> Row:
+    """The session; one refusal for a code or token that is wrong, used, expired, or for another device."""
     if (
         row is None
         or row["tenant_id"] != call.environment.tenant_id
@@ -196,6 +197,7 @@ def _check_open(call: Call, row: Row | None) -> None:
         or row["device_id"] not in (None, call.caller.device_id)
     ):
         raise Problem(ProblemCode.ENROLLMENT_SESSION_INVALID)
+    return row
 
 
 def _read_palms(body: CompleteEnrollment, hands_required: list[str]) -> Palms:
