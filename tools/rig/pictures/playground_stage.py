@@ -1,14 +1,11 @@
 """The playground as its picture shows it: a palm in view, the turnstile open, the signed verdict decoded."""
 
-import json
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
-import click
-
 from tools.rig.browser import Tab
+from tools.rig.demo.programs import RunningPrograms, module
 from tools.rig.demo.waiting import wait_until
 
 _WITHIN_S: Final = 60.0
@@ -22,17 +19,15 @@ _VERDICT: Final = """
 
 def photograph_playground(tab: Tab, folder: Path) -> None:
     """Start a playground, let Ana pass, and write `playground.png`."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tools.palmctl.main", "playground", "--json", "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        line = "" if process.stdout is None else process.stdout.readline()
-        if not line:
-            raise click.ClickException("the playground did not start: try palmctl playground")
+    with (
+        tempfile.TemporaryDirectory(prefix="palm-playground-") as place,
+        RunningPrograms(Path(place)) as stage,
+    ):
+        words = ("playground", "--json", "--port", "0")
+        playground = stage.start("playground", module("tools.palmctl.main", *words))
+        url = playground.wait_line(lambda line: "url" in line, _WITHIN_S)["url"]
         tab.show(width=_WIDTH, height=_HEIGHT)
-        tab.open(json.loads(line)["url"])
+        tab.open(url)
         _wait(tab, f"document.querySelector('{_ANA}')?.disabled === false")
         _wait(tab, "document.getElementById('session').textContent === 'up'")
         tab.value(f"document.querySelector('{_ANA}').click()")
@@ -44,9 +39,6 @@ def photograph_playground(tab: Tab, folder: Path) -> None:
         _wait(tab, "[...document.images].every((one) => one.complete && one.naturalWidth > 0)")
         _wait(tab, "document.getAnimations().length === 0")
         (folder / "playground.png").write_bytes(tab.photograph())  # a palm has more than 256 colours
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def _wait(tab: Tab, shown: str) -> None:

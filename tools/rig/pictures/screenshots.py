@@ -4,9 +4,6 @@ A playground, a server with a staged day, simulated gates, and a device with its
 long as it takes. Without a folder docs/images/ is written.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +14,7 @@ import click
 
 from tools.cloud.store import opened_store
 from tools.rig.browser import Tab, browsing, find_chromium, save
+from tools.rig.demo.programs import RunningPrograms, module
 from tools.rig.pictures import operator_stage
 from tools.rig.pictures.device_stage import photograph_device, staged_device
 from tools.rig.pictures.gates_stage import photograph_gates
@@ -32,30 +30,20 @@ PAGES: Final = {
     "reference": "/docs",
 }
 _WIDE: Final = (1180, 900)
+_WITHIN_S: Final = 60.0
 _DOCUMENTS: Final = Path(__file__).parents[3] / "docs" / "images"
 
 
 @contextmanager
 def staged_server() -> Iterator[tuple[str, str]]:
     """A server over a staged store: the admin bind's URL and an API key."""
-    with tempfile.TemporaryDirectory(prefix="palm-stage-") as folder:
-        with opened_store(Path(folder), None) as (store, vault, now_ms), store.writing() as tx:
+    with tempfile.TemporaryDirectory(prefix="palm-stage-") as place, RunningPrograms(Path(place)) as stage:
+        data = Path(place, "cloud")
+        with opened_store(data, None) as (store, vault, now_ms), store.writing() as tx:
             api_key = operator_stage.fill(tx, vault, now_ms)
-        words = ["cloud", "serve", "--data", folder, "--port", "0", "--json"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tools.palmctl.main", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        try:
-            line = "" if process.stdout is None else process.stdout.readline()
-            if not line:
-                raise click.ClickException("the staged server did not start: try palmctl cloud serve")
-            yield json.loads(line)["admin_url"], api_key
-        finally:
-            process.terminate()
-            process.wait(20)
+        words = ("cloud", "serve", "--data", str(data), "--port", "0", "--json")
+        server = stage.start("server", module("tools.palmctl.main", *words))
+        yield server.wait_line(lambda line: "admin_url" in line, _WITHIN_S)["admin_url"], api_key
 
 
 def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
