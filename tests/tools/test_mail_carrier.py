@@ -17,6 +17,7 @@ from link1.objects import MailMarks
 from link1.validator.events import DeviceProven, MailChunkReceived, StatusReceived
 from link1.validator.mail import ANSWER_WITHIN_MS, InboxSettled, OutboxCollected, ValidatorMail
 from tests.link1.cable import device_status
+from tests.until import until_async
 from tools.kit.simulate import mail_carrier
 from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
 
@@ -99,11 +100,6 @@ class Office:
         self.mail.tick(self.now_ms)
         return self.end.pulls[-1].after_seq
 
-    async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not done():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
-
 
 @asynccontextmanager
 async def office(api: Api, answer: Callable[[httpx.Request], Any] | None = None) -> Any:
@@ -137,9 +133,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_waits_in_the_inbox_is_offered_from_where_the_device_stands() -> None:
     api = Api({seq: a_record(seq) for seq in range(1, 20)})
     async with office(api) as here:
-        await here.until(lambda: here.mail.last_offered_seq == 8)
+        await until_async(lambda: here.mail.last_offered_seq == 8)
         here.mail.follow(StatusReceived(STATUS_AT_8, {}), 0)
-        await here.until(lambda: here.mail.last_offered_seq == 16)
+        await until_async(lambda: here.mail.last_offered_seq == 16)
     first = api.asked[0]
     assert first.url.path == "/v1/devices/dev-1/inbox"
     assert first.headers["Authorization"] == "Bearer svc_test_key"
@@ -151,18 +147,18 @@ STATUS_AT_8 = replace(STATUS, mail=MailMarks(8, 0, 0))
 async def test_a_refused_record_is_looked_up_again_until_there_is_another() -> None:
     api = Api({1: a_record(1, "bad"), 2: a_record(2)})
     async with office(api) as here:
-        await here.until(lambda: here.mail.last_offered_seq == 2)
+        await until_async(lambda: here.mail.last_offered_seq == 2)
         here.carrier.follow(InboxSettled(1, MailState.REFUSED, 0, "malformed"))
         assert here.lines[-1] == {
             "event": "mail_in", "seq": 1, "state": "refused", "applied_seq": 0, "code": "malformed",
         }  # fmt: skip
         asked = len(api.asked)
-        await here.until(lambda: len(api.asked) > asked + 2)
+        await until_async(lambda: len(api.asked) > asked + 2)
         assert api.asked[-1].url.params["after_seq"] == "0"
         assert api.asked[-1].url.params["limit"] == "1"
         here.carrier.follow(InboxSettled(1, MailState.APPLIED, 1))
         asked = len(api.asked)
-        await here.until(lambda: len(api.asked) > asked + 2)
+        await until_async(lambda: len(api.asked) > asked + 2)
         assert api.asked[-1].url.params["after_seq"] == "2"
 
 
@@ -171,7 +167,7 @@ async def test_outbox_records_go_out_in_batches_and_rejections_are_told() -> Non
     async with office(api) as here:
         for seq in range(1, 41):
             here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
-        await here.until(lambda: len(api.submitted) == 40)
+        await until_async(lambda: len(api.submitted) == 40)
         posts = [request for request in api.asked if request.method == "POST"]
         assert [len(json.loads(request.content)["records"]) for request in posts] == [32, 8]
         assert len({request.headers["Idempotency-Key"] for request in posts}) == 2
@@ -185,10 +181,10 @@ async def test_a_service_that_is_away_is_told_once_and_nothing_is_lost() -> None
     api = Api(failing=503)
     async with office(api) as here:
         here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
-        await here.until(lambda: len(api.asked) > 3)
+        await until_async(lambda: len(api.asked) > 3)
         assert len([line for line in here.lines if line["event"] == "mail_error"]) == 1
         api.failing = None
-        await here.until(lambda: api.submitted == [1])
+        await until_async(lambda: api.submitted == [1])
 
 
 @pytest.mark.parametrize("fault", ["redirection", "TLS"])
@@ -205,9 +201,9 @@ async def test_no_fault_of_the_network_ends_it(fault: str) -> None:
     api = Faulty(failing=302)
     async with office(api) as here:
         here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
-        await here.until(lambda: len(api.asked) > 1)
+        await until_async(lambda: len(api.asked) > 1)
         api.failing = None
-        await here.until(lambda: api.submitted == [1])
+        await until_async(lambda: api.submitted == [1])
 
 
 async def test_more_than_it_can_hold_is_collected_again_later() -> None:
@@ -216,7 +212,7 @@ async def test_more_than_it_can_hold_is_collected_again_later() -> None:
         for seq in range(1, MAX_WAITING + 2):
             here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
         api.failing = None
-        await here.until(lambda: len(api.asked) > 2)
+        await until_async(lambda: len(api.asked) > 2)
         assert len(api.submitted) <= MAX_WAITING
 
 
@@ -237,13 +233,13 @@ async def test_a_queue_that_fills_while_the_service_is_at_work_loses_nothing() -
     api = SlowApi()
     async with office(api, api.answer_later) as here:
         here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
-        await here.until(lambda: any(request.method == "POST" for request in api.asked))
+        await until_async(lambda: any(request.method == "POST" for request in api.asked))
         for seq in range(2, MAX_WAITING + 2):  # with the last one the queue is full and emptied
             here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
         for seq in range(1, 4):  # and the device is asked for everything again
             here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
         api.may_answer.set()
-        await here.until(lambda: api.submitted == [1, 1, 2, 3])
+        await until_async(lambda: api.submitted == [1, 1, 2, 3])
 
 
 @pytest.mark.parametrize("forged", [b"\x00", b"{}"], ids=["no object", "no record"])
@@ -254,9 +250,9 @@ async def test_what_was_forged_in_the_place_of_a_record_holds_up_no_mail(forged:
         here.collects(1, canonical_bytes(a_record(1)))
         here.collects(2, forged)
         here.collects(3, canonical_bytes(a_record(3)))
-        await here.until(lambda: sorted(api.submitted) == [1, 3])
-        await here.until(lambda: api.asked[-1].method == "GET")
-        await here.until(lambda: here.asks_after() == 0)  # record 2 is still with the device
+        await until_async(lambda: sorted(api.submitted) == [1, 3])
+        await until_async(lambda: api.asked[-1].method == "GET")
+        await until_async(lambda: here.asks_after() == 0)  # record 2 is still with the device
     assert [line["event"] for line in here.lines].count("mail_error") == 1
 
 

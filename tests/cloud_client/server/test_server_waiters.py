@@ -9,6 +9,7 @@ from cloud_client.reference_server.domain.gallery.waiters import AT_WORK, Waiter
 from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller, Environment
 from cloud_client.reference_server.web.api import changes
 from tests.cloud_client.server.server_harness import Cloud
+from tests.until import until_async
 
 DEVICES = 10 * AT_WORK
 ENVIRONMENT = Environment("tenant", False)
@@ -55,8 +56,7 @@ def test_a_poll_of_either_method_has_a_turn(own_cloud: Cloud, method: str) -> No
 
     async def run() -> None:
         poll = asyncio.create_task(own_cloud.http.request(method, f"{path}?{query}", headers=headers))
-        while not waiters.count:  # noqa: ASYNC110 - nothing tells but asking
-            await asyncio.sleep(0.01)
+        await until_async(lambda: waiters.count)
         for _ in range(AT_WORK):
             await waiters.at_work.acquire()
         assert waiters.at_work.locked()

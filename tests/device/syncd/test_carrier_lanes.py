@@ -144,12 +144,11 @@ def whole_content(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-async def settled(core: Core) -> bool:
+async def settled(core: Core) -> None:
     """Wait until the journal has nothing left to upload."""
     async with asyncio.timeout(10):
         while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
-    return True
 
 
 async def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ async def test_a_fraction_in_a_member_of_a_later_version_is_ignored_in_every_ans
     async with running_core(tmp_path) as core, carrying(cloud, core.socket) as told:
         await until_async(lambda: core.gallery.count == 1)
         await core.decide(1)
-        assert await settled(core)
+        await settled(core)
         assert len(cloud.requests("/v1/verdicts/batch")) == 1
         assert [line for line in told if "refused" in line] == []
 
@@ -226,7 +225,7 @@ async def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_pa
             stored = await core.decide(number)
             assert await until_async(lambda: len(cloud.stored) == number + 1) < 1.0  # noqa: B023 - awaited inside
             assert cloud.stored[-1] == {"signed_verdict": stored.wrapper}
-        assert await settled(core)
+        await settled(core)
 
 
 async def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
@@ -269,7 +268,7 @@ async def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others
         await until_async(lambda: len(cloud.stored) == 7, within_s=20)
         refs = {object_ref(item["signed_verdict"]) for item in cloud.stored}
         assert refs == {each.ref for each in stored} - {stored[5].ref}
-        assert await settled(core)
+        await settled(core)
         asked = len(cloud.requests("/v1/verdicts/batch"))
         await core.decide(8)
         await until_async(lambda: len(cloud.stored) == 8)

@@ -32,6 +32,7 @@ from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import Core, running_core, vector
 from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
+from tests.device.syncd.test_carrier_lanes import settled
 from tests.link1.cable import decision_for, verdict_for
 from tests.until import until_async
 
@@ -286,9 +287,7 @@ async def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kep
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
         core.api.verdict_waiting.set()
         await reconciled(server, ref, "awaiting_decision")
-        async with asyncio.timeout(10):
-            while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.02)
+        await settled(core)
 
 
 async def test_a_server_that_is_killed_and_comes_back_gets_everything_once(tmp_path: Path) -> None:

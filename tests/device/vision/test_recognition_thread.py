@@ -24,6 +24,7 @@ from models.second_core import second_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
 from models.thresholds import Thresholds
+from tests.until import until_async
 
 Pixels = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
@@ -198,8 +199,7 @@ async def test_frames_that_are_left_out_do_not_make_good_those_that_fail(ground:
     async with Bench(finder=Blind()) as bench:
         for _ in range(20):
             bench.show(ground, after_ms=33)
-            while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
-                await asyncio.sleep(0)
+            await until_async(lambda: bench.slot.empty)
         await bench.ears.hear(lambda: len(bench.ears.faults) >= 5)
         assert [fault.consecutive for fault in bench.ears.faults][:5] == [1, 2, 3, 4, 5]
 
@@ -241,8 +241,7 @@ async def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
         for _ in range(20):
             bench.show(ground, after_ms=30)
             # Taken by the thread before the next is put: nothing is dropped in the slot.
-            while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
-                await asyncio.sleep(0)
+            await until_async(lambda: bench.slot.empty)
         bench.show(ground)
         await bench.ears.hear(lambda: [look.frame_number for look in bench.ears.looks][-1:] == [21])
         assert bench.thread.examined == 5 + 1
