@@ -77,9 +77,7 @@ def test_who_is_who(service: Service, gallery: Gallery) -> None:
     assert gallery.count == gallery.match_count == 4
 
 
-def test_the_margin_is_to_another_person_and_none_where_there_is_none(
-    service: Service, tmp_path: Path
-) -> None:
+def test_the_margin_is_to_another_person_and_none_where_there_is_none(tmp_path: Path) -> None:
     alone = Service()
     alone.upsert(entry(1, 1), entry(1, 2))
     gallery = alone.open(tmp_path / "gallery")

@@ -131,7 +131,7 @@ def test_a_person_suspended_or_resumed_meanwhile(
 
 
 def test_a_generation_switched_meanwhile_is_searched_anew(
-    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = Service(epoch=2)
     later.upsert(*(entry(300 + number, number) for number in range(1, 9)))
@@ -260,9 +260,7 @@ def test_a_file_cut_short_is_told(service: Service, tmp_path: Path) -> None:
         search(gallery, 1)
 
 
-def test_a_wipe_during_searches_ends_them_with_nobody(
-    service: Service, gallery: Gallery, tmp_path: Path
-) -> None:
+def test_a_wipe_during_searches_ends_them_with_nobody(gallery: Gallery, tmp_path: Path) -> None:
     ends: list[str | None] = []
     failed: list[BaseException] = []
     begun, wiped = threading.Barrier(4), threading.Event()

@@ -265,7 +265,7 @@ def test_no_file_that_a_person_names_is_written_over_anything_but_a_plain_one(
 
 
 @pytest.mark.parametrize("given", [b"\xff" * 40, b"x" * 9000, b"\n"])
-def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> None:
+def test_a_token_that_is_none(given: bytes, config: Path) -> None:
     done = CliRunner().invoke(
         main,
         ["provision", "--server", "http://127.0.0.1:9", "--device-id", "gate-7", "--gate-id", "g7",

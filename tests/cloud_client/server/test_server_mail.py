@@ -185,7 +185,7 @@ def test_another_record_under_a_seq_stays_out(partner: Partner, mail: Mailbox) -
     assert (answer["accepted"], rejection(answer), answer["acked_upto_seq"]) == ([2], ["seq_conflict"], 2)
 
 
-def test_what_is_refused_record_by_record(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
+def test_what_is_refused_record_by_record(partner: Partner, mail: Mailbox) -> None:
     good = mail.report()
 
     def with_post(**changes: Any) -> dict[str, Any]:
@@ -392,9 +392,7 @@ def test_a_totem_has_mail_too(tenant: Tenant, partner: Partner) -> None:
     assert [kind for kind, _ in totem.fetch(partner)] == [RECEIPT]
 
 
-def test_a_refused_record_is_sealed_anew_and_gives_way_in_the_end(
-    tenant: Tenant, partner: Partner, mail: Mailbox
-) -> None:
+def test_a_refused_record_is_sealed_anew_and_gives_way_in_the_end(partner: Partner, mail: Mailbox) -> None:
     first = mail.hand_in(partner, mail.report())
     assert first["acked_upto_seq"] == 1
     before = mail.records(partner)[0]

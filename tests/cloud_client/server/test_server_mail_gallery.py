@@ -185,9 +185,7 @@ def test_reports_do_not_fill_an_inbox_twice(tenant: Tenant, partner: Partner, ma
     ]
 
 
-def test_what_a_device_cannot_have_applied_is_no_acknowledgement(
-    tenant: Tenant, partner: Partner, mail: Mailbox
-) -> None:
+def test_what_a_device_cannot_have_applied_is_no_acknowledgement(partner: Partner, mail: Mailbox) -> None:
     foreign = {"stream": "other", "epoch": 1, "seq": 0}
     for report in (mail.report((1, 9)), mail.report((7, 0)), mail.report(gallery=foreign)):
         mail.hand_in(partner, report)
@@ -295,9 +293,7 @@ def test_a_refused_page_is_answered_anew(
     mailed.gallery.close()
 
 
-def test_a_head_that_is_refused_again_and_again_gives_way(
-    tenant: Tenant, partner: Partner, mail: Mailbox
-) -> None:
+def test_a_head_that_is_refused_again_and_again_gives_way(partner: Partner, mail: Mailbox) -> None:
     mail.hand_in(partner, mail.report())
     mail.applied_seq = 1
     refused = [{"seq": 2, "code": "bad_signature"}]
@@ -310,7 +306,7 @@ def test_a_head_that_is_refused_again_and_again_gives_way(
 
 
 def test_refusals_of_one_copy_count_once_until_the_next_copy_is_fetched(
-    tenant: Tenant, partner: Partner, mail: Mailbox
+    partner: Partner, mail: Mailbox
 ) -> None:
     """A device reports every thirty seconds what it refuses; the carrier comes by once in that time."""
     mail.hand_in(partner, mail.report())

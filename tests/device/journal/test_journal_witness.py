@@ -140,9 +140,7 @@ def test_a_verdict_that_is_in_neither_place_halts_the_journal(
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "of another key"])
-def test_a_damaged_witness_alone_stops_nothing(
-    tmp_path: Path, damage: str, journal: Journal, folder: Path
-) -> None:
+def test_a_damaged_witness_alone_stops_nothing(damage: str, journal: Journal, folder: Path) -> None:
     stored = [append(journal, str(number)) for number in range(3)]
     journal.close()
     witness = folder / "journal.db.witness"

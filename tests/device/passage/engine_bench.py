@@ -56,7 +56,6 @@ class EngineBench:
         self.verdicts: list[StoredVerdict] = []
         self.durable_refs: set[str] = set()
         self.evidence: set[str] = set()
-        self.sent_once: set[str] = set()
         if proven:
             self.prove()
 

@@ -114,7 +114,7 @@ def test_a_model_whose_gallery_is_gone_for_good_is_not_kept(start: Start, config
     assert sorted(path.name for path in (config.device.state_dir / "models").iterdir()) == ["shipped"]
 
 
-def test_a_configured_model_is_the_one(start: Start, config: DeviceConfig, tmp_path: Path) -> None:
+def test_a_configured_model_is_the_one(start: Start, config: DeviceConfig) -> None:
     in_force(start, OLD, GalleryFacts(1, OLD))
     pinned = replace(config, model=ModelSection(shipped_model_dir()))
     model, updates = open_models(pinned, GalleryFacts(1, OLD), 0)

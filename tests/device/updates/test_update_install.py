@@ -168,9 +168,7 @@ def test_an_environment_copied_without_its_links_is_packed_as_one_with_them(tmp_
     assert pack_app(copied) == pack_app(kept)
 
 
-def test_roots_that_palmd_writes_count_for_nothing(
-    board: Board, payloads: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_roots_that_palmd_writes_count_for_nothing(board: Board, payloads: dict[str, bytes]) -> None:
     from link1.keys import SigningKey
 
     (board.prefix / "roots.json").write_text(json.dumps({"roots": [SigningKey.generate().public.b64]}))

@@ -204,7 +204,7 @@ async def test_frames_that_are_left_out_do_not_make_good_those_that_fail(ground:
         assert [fault.consecutive for fault in bench.ears.faults][:5] == [1, 2, 3, 4, 5]
 
 
-async def test_codes_are_read_only_when_they_are_awaited(ground: Pixels) -> None:
+async def test_codes_are_read_only_when_they_are_awaited() -> None:
     card = next(show_qr("SVC1:ENR:x", seed=4, n=1))
     async with Bench() as bench:
         bench.thread.set_interest(Interest.IDLE, codes=False)
