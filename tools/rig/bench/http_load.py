@@ -12,6 +12,15 @@ from tools.palmctl.bench.daemon import BenchFailed
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
+def whole_answer(data: bytes) -> tuple[int, bytes, bytes] | None:
+    """(status, body, what follows it) of the answer that `data` begins with; None while it is not whole."""
+    if (end := data.find(b"\r\n\r\n")) < 0:
+        return None
+    length = _LENGTH.search(data, 0, end)
+    whole = end + 4 + (int(length[1]) if length else 0)
+    return (int(data[9:12]), data[end + 4 : whole], data[whole:]) if len(data) >= whole else None
+
+
 class LoadConnection:
     """One kept-alive connection."""
 
@@ -25,13 +34,10 @@ class LoadConnection:
     def answer(self) -> tuple[int, bytes]:
         """(status, body) of the next answer; BenchFailed when the server hangs up instead."""
         data = b""
-        while (end := data.find(b"\r\n\r\n")) < 0:
+        while (found := whole_answer(data)) is None:
             data += self._read()
-        length = _LENGTH.search(data, 0, end)
-        whole = end + 4 + (int(length[1]) if length else 0)
-        while len(data) < whole:
-            data += self._read()
-        return int(data[9:12]), data[end + 4 :]
+        status, body, _ = found
+        return status, body
 
     def _read(self) -> bytes:
         data = self._socket.recv(1 << 18)

@@ -4,7 +4,6 @@ A client costs a buffer and a callback, so that thousands of them and a server s
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from multiprocessing import get_context
 from typing import Any, cast
 
 from tools.palmctl.bench.daemon import BenchFailed
+from tools.rig.bench.http_load import whole_answer
 from tools.rig.bench.lifeline import end_with_parent
 
-_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 Answered = Callable[[int, bytes], None]
 """Called with the status and the body of an answer."""
 
@@ -57,15 +56,10 @@ class ThinClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        end = self._data.find(b"\r\n\r\n")
-        if end < 0:
+        found = whole_answer(self._data)
+        if found is None or self._answered is None:
             return
-        length = _LENGTH.search(self._data, 0, end)
-        whole = end + 4 + (int(length[1]) if length else 0)
-        if len(self._data) < whole or self._answered is None:
-            return
-        status, body = int(self._data[9:12]), self._data[end + 4 : whole]
-        self._data = self._data[whole:]
+        status, body, self._data = found
         answered, self._answered = self._answered, None
         answered(status, body)
 
