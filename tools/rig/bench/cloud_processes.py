@@ -21,6 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
+from tools.rig.bench.cloud_requests import created_people
 from tools.rig.bench.cloud_server import ServerProcess, new_tenant, on_store, serving
 from tools.rig.bench.http_load import LoadConnection, cpu_s, drive
 
@@ -42,7 +43,7 @@ def run_processes_bench(folder: Path, database: str, requests: int, rounds: int)
     """µs of processor time a request: of the servers, and of the database's processes."""
     tenant = on_store(folder, new_tenant, database)
     with serving(folder, tenant=tenant, database=database) as server:
-        people = _created(server, 100)
+        people = created_people(server, 100)
     took: dict[str, dict[str, list[tuple[float, float]]]] = {"get_subject": {}, "create_subject": {}}
     with ExitStack() as stack:
         copies = [stack.enter_context(_copy(database, number)) for number in range(max(PROCESSES))]
@@ -99,12 +100,6 @@ def _allow_cores(pid: int, cores: Iterable[int]) -> None:
     """Let a server run on these cores only: with the threads that it has, and so with those they start."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)
-
-
-def _created(server: ServerProcess, count: int) -> list[str]:
-    with ExitStack() as stack:
-        bodies = drive(_opened([server], stack), [server.new_person() for _ in range(count)], 201)
-    return [json.loads(body)["subject_id"] for body in bodies]
 
 
 def _reads(servers: list[ServerProcess], people: list[str], count: int) -> list[bytes]:

@@ -29,7 +29,7 @@ def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict
     with started(words, log) as process:
         bare = ServerProcess(("127.0.0.1", printed_port(process, log)), process.pid, folder, server.tenant)
         both = {"server": server, "bare": bare}
-        ids = {name: _create(one, _PERSONS) for name, one in both.items()}
+        ids = {name: created_people(one, _PERSONS) for name, one in both.items()}
         gets: dict[str, list[float]] = {"server": [], "bare": []}
         posts: dict[str, list[float]] = {"server": [], "bare": []}
         on_loop: list[float] = []
@@ -73,7 +73,8 @@ def measure_batches(server: ServerProcess, device: BenchDevice, batches: int) ->
     }
 
 
-def _create(server: ServerProcess, count: int) -> list[str]:
+def created_people(server: ServerProcess, count: int) -> list[str]:
+    """Create so many people; their ids."""
     with connections(server.address, _KEPT_ALIVE) as opened:
         bodies = drive(opened, [server.new_person() for _ in range(count)], 201)
     return [json.loads(body)["subject_id"] for body in bodies]
