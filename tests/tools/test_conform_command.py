@@ -9,7 +9,7 @@ import pytest
 
 from link1.envelope import Role
 from link1.errors import FormatError
-from tests.palmctl import PALMCTL
+from tests.palmctl import PALMCTL, ran
 from tests.tools.conform_ends import DEVICE_KEY
 from tests.until import until
 from tools.kit.c_validator.driver import NoCompilerError, build
@@ -18,10 +18,6 @@ from tools.kit.conform.hands import HandError, ProgramHand
 from tools.kit.conform.runner import rules_for
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key
-
-
-def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*PALMCTL, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
 def judged(
@@ -44,7 +40,7 @@ def judged(
         ) as process,
     ):
         try:
-            return palmctl(
+            return ran(
                 *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", validator_pub),
                 *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1", *rules),
             )
@@ -118,16 +114,16 @@ def test_nobody_there_is_exit_3_and_wrong_usage_exit_2(tmp_path: Path) -> None:
         "--gate-id",
         "g",
     )
-    absent = palmctl("dbd", "conform", "--port", str(tmp_path / "absent"), *common)
+    absent = ran("dbd", "conform", "--port", str(tmp_path / "absent"), *common)
     assert absent.returncode == 3
     assert "there is no such port" in absent.stderr
-    assert palmctl("dbd", "conform", "--port", "x").returncode == 2
-    assert palmctl("dbd", "conform", "--port", "x", *common, "--only", "nonsense").returncode == 2
-    assert palmctl("dbd", "conform", "--port", "x", *common, "--as-device").returncode == 2
-    no_id = palmctl("dbd", "conform", "--port", "x", *common, "--gate-id", "gate 1")
+    assert ran("dbd", "conform", "--port", "x").returncode == 2
+    assert ran("dbd", "conform", "--port", "x", *common, "--only", "nonsense").returncode == 2
+    assert ran("dbd", "conform", "--port", "x", *common, "--as-device").returncode == 2
+    no_id = ran("dbd", "conform", "--port", "x", *common, "--gate-id", "gate 1")
     assert no_id.returncode == 2
     assert "--gate-id: an id has 1 to 64 of" in no_id.stderr.replace("'", "")
-    listed = palmctl("dbd", "conform", "--list", "--json")
+    listed = ran("dbd", "conform", "--list", "--json")
     assert [json.loads(line)["id"] for line in listed.stdout.splitlines()] == [
         rule.id for rule in rules_for(Role.DEVICE)
     ]

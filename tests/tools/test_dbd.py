@@ -33,16 +33,10 @@ from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
 from tests.link1.cable import DEVICE_KEY, device_status, verdict_for
-from tests.palmctl import PALMCTL
+from tests.palmctl import PALMCTL, ran
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
-
-
-def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*PALMCTL, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
-    )
 
 
 class ScriptedDevice:
@@ -148,7 +142,7 @@ def test_passages_are_reported_one_line_each_and_counters_survive(tmp_path: Path
 
 @pytest.mark.parametrize("passages", [("--passages", "1"), ()])
 def test_without_a_device_at_the_other_end_it_is_exit_3(tmp_path: Path, passages: tuple[str, ...]) -> None:
-    shown = palmctl(
+    shown = ran(
         *("dbd", "simulate", "--port", str(tmp_path / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64),
         *("--key-file", str(tmp_path / "k"), "--generate", "--dbd-id", "d", "--gate-id", "g"),
         *(*passages, "--timeout-s", "0.3", "--json"),
@@ -181,11 +175,11 @@ def test_a_key_counts_for_one_program_at_a_time(tmp_path: Path, second: str) -> 
         try:
             assert running.stdout is not None and "no such port" in running.stdout.readline()
             peer = "--device-pub-b64" if second == "simulate" else "--peer-pub-b64"
-            refused = palmctl("dbd", second, *common, peer, public)
+            refused = ran("dbd", second, *common, peer, public)
             assert (refused.returncode, "in use by another program" in refused.stderr) == (1, True)
         finally:
             running.terminate()
-    again = palmctl("dbd", "simulate", *common, "--device-pub-b64", public, "--timeout-s", "0.3")
+    again = ran("dbd", "simulate", *common, "--device-pub-b64", public, "--timeout-s", "0.3")
     assert again.returncode == 3
 
 
@@ -216,13 +210,13 @@ def test_a_policy_that_cannot_be_read_says_which_rule(tmp_path: Path, rule: dict
 
 def test_key_files(tmp_path: Path) -> None:
     file = tmp_path / "k"
-    made = palmctl("dbd", "key", "--key-file", str(file), "--generate", "--json")
+    made = ran("dbd", "key", "--key-file", str(file), "--generate", "--json")
     assert made.returncode == 0, made.stderr
     assert file.stat().st_mode & 0o777 == 0o600
-    shown = json.loads(palmctl("dbd", "key", "--key-file", str(file), "--json").stdout)
+    shown = json.loads(ran("dbd", "key", "--key-file", str(file), "--json").stdout)
     assert shown == json.loads(made.stdout)
     assert set(shown) == {"kid", "pub_b64"}
-    again = palmctl("dbd", "key", "--key-file", str(file), "--generate")
+    again = ran("dbd", "key", "--key-file", str(file), "--generate")
     assert again.returncode == 1
     assert "not replaced" in again.stderr
     raw = read_key(file)
@@ -231,7 +225,7 @@ def test_key_files(tmp_path: Path) -> None:
     file.write_text("nonsense")
     with pytest.raises(FormatError):
         read_key(file)
-    absent = palmctl("dbd", "key", "--key-file", str(tmp_path / "absent"))
+    absent = ran("dbd", "key", "--key-file", str(tmp_path / "absent"))
     assert absent.returncode == 1
     assert "--generate" in absent.stderr
 
@@ -249,7 +243,7 @@ def test_a_full_disk_leaves_no_key_that_is_none_and_the_error_names_the_file(tmp
         return shown.stderr
 
     assert f"palmctl: {file}: " in on_a_full_disk("key", "--generate")
-    made = palmctl("dbd", "key", "--generate", "--key-file", str(file))
+    made = ran("dbd", "key", "--generate", "--key-file", str(file))
     assert made.returncode == 0, made.stderr
     common = ("--port", "x", "--device-pub-b64", DEVICE_KEY.public.b64, "--dbd-id", "d", "--gate-id", "g")
     assert f"palmctl: {state_path(file)}: " in on_a_full_disk("simulate", "--forgot", *common)
@@ -322,9 +316,9 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     key_file = tmp_path / "k"
     create_key(key_file)
     common = ("--port", "x", "--key-file", str(key_file), "--dbd-id", "d", "--gate-id", "g")
-    bad_key = palmctl("dbd", "simulate", *common, "--device-pub-b64", "AAAA")
+    bad_key = ran("dbd", "simulate", *common, "--device-pub-b64", "AAAA")
     assert bad_key.returncode == 2
-    bad_policy = palmctl(
+    bad_policy = ran(
         "dbd",
         "simulate",
         *common,
@@ -334,7 +328,7 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
         str(tmp_path / "no"),
     )
     assert bad_policy.returncode == 2
-    bad_id = palmctl("dbd", "simulate", *common, "--device-pub-b64", DEVICE_KEY.public.b64, "--dbd-id", "d 1")
+    bad_id = ran("dbd", "simulate", *common, "--device-pub-b64", DEVICE_KEY.public.b64, "--dbd-id", "d 1")
     assert bad_id.returncode == 2
     assert "an id has 1 to 64 of" in bad_id.stderr
 
@@ -350,7 +344,7 @@ def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     ],
 )
 def test_an_api_key_goes_to_the_service_alone(tmp_path: Path, server: str, api_key: str, said: str) -> None:
-    shown = palmctl(
+    shown = ran(
         *("dbd", "simulate", "--port", str(tmp_path / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64),
         *("--key-file", str(tmp_path / "k"), "--generate", "--dbd-id", "d", "--gate-id", "g"),
         *("--server", server, "--api-key-stdin", "--timeout-s", "0.3"),
@@ -388,7 +382,7 @@ def test_link_monitor_decodes_a_capture(tmp_path: Path) -> None:
         + encode_frame(Frame(FrameKind.DATA, sess=1, mid=1, index=0, count=2, payload=big[:1024]))
         + encode_frame(Frame(FrameKind.DATA, sess=1, mid=1, index=1, count=2, payload=big[1024:]))
     )
-    shown = palmctl("link", "monitor", "--file", str(capture), "--json")
+    shown = ran("link", "monitor", "--file", str(capture), "--json")
     assert shown.returncode == 0, shown.stderr
     lines = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["RST", "DATA", "DATA", "DATA", "DROPPED"]
@@ -396,6 +390,6 @@ def test_link_monitor_decodes_a_capture(tmp_path: Path) -> None:
     assert (lines[1]["type"], lines[1]["body"]) == ("ready", {"passage_sensor": True})
     assert "type" not in lines[2]
     assert lines[3]["type"] == "cancel"
-    plain = palmctl("link", "monitor", "--file", str(capture))
+    plain = ran("link", "monitor", "--file", str(capture))
     assert len(plain.stdout.splitlines()) == 5
-    assert palmctl("link", "monitor").returncode == 2
+    assert ran("link", "monitor").returncode == 2

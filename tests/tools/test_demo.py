@@ -10,19 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.palmctl import PALMCTL
+from tests.palmctl import PALMCTL, ran
 from tests.until import until
 
 
 def story(folder: Path, *options: str) -> list[dict[str, Any]]:
     """The lines of a whole demonstration; people's references and the secrets stay out of every log of it."""
-    done = subprocess.run(
-        [*PALMCTL, "demo", *options, "--json", "--dir", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
-    )
+    done = ran("demo", *options, "--json", "--dir", str(folder), timeout_s=220)
     assert done.returncode == 0, done.stderr
     logs = "".join(path.read_text() for path in (folder / "logs").iterdir() if path.name != "validator.log")
     for word in ("svc_test_", "SVC1:ENR", "acct-ana", "card:ana"):
@@ -108,12 +102,6 @@ def test_what_ends_it_ends_its_programs(tmp_path: Path, end: signal.Signals) -> 
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*PALMCTL, "demo", "--dir", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran("demo", "--dir", str(tmp_path))
     assert done.returncode == 2
     assert "so that nothing is overwritten" in done.stderr

@@ -17,7 +17,7 @@ from link1.errors import FormatError
 from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.transport.serial_port import open_port
 from tests import REPOSITORY
-from tests.palmctl import PALMCTL
+from tests.palmctl import PALMCTL, ran
 from tools.kit.golden.vectors import FILE
 from tools.kit.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
 from tools.kit.pty_pair import PtyPair
@@ -102,7 +102,7 @@ def test_a_capture_in_another_form_is_not_read_as_bytes_of_the_cable(tmp_path: P
     path = write_pcap(tmp_path / "c.pcap", golden_packets())
     path.write_bytes(bytes.fromhex(magic) + path.read_bytes()[4:])
     words = ["link", "monitor", "--file", str(path)]
-    done = subprocess.run([*PALMCTL, *words], capture_output=True, text=True, check=False)
+    done = ran(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert "not a little-endian pcap file with microseconds" in done.stderr
 
@@ -111,7 +111,7 @@ def test_a_capture_is_not_written_over_itself(tmp_path: Path) -> None:
     path = write_pcap(tmp_path / "c.pcap", golden_packets())
     before = path.read_bytes()
     words = ["link", "monitor", "--file", str(path), "--pcap", str(path)]
-    done = subprocess.run([*PALMCTL, *words], capture_output=True, text=True, check=False)
+    done = ran(*words)
     assert (done.returncode, "would be emptied" in done.stderr) == (2, True)
     assert path.read_bytes() == before
 

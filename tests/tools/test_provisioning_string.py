@@ -24,7 +24,7 @@ from device.trust.trust import load_trust
 from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.authorities import Authority
-from tests.palmctl import PALMCTL, printed
+from tests.palmctl import PALMCTL, printed, ran
 from tests.until import until
 from tools.cloud.pack_invitation import pack_invitation
 from tools.palmctl.camera_string import confinement
@@ -73,10 +73,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def on_board(folder: Path, *way: str, given: str = "") -> "subprocess.CompletedProcess[str]":
     """`palmctl provision` in a process of its own, its files in `folder`."""
-    return subprocess.run(
-        [*PALMCTL, "provision", *way, *places(folder)],
-        input=given, capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+    return ran("provision", *way, *places(folder), input=given, timeout_s=100)
 
 
 def places(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from cloud_client.reference_server.store.vault import Vault
 from tests.cloud_client.server.server_database import cluster, database_words
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post, start
-from tests.palmctl import PALMCTL
+from tests.palmctl import ran
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 
@@ -235,12 +235,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def command(running: Running, *words: str) -> subprocess.CompletedProcess[str]:
     where = ["--data", str(running.data), *database_words(running.database), "--json"]
-    return subprocess.run(
-        [*PALMCTL, "cloud", *words, *where],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran("cloud", *words, *where)
 
 
 def test_the_key_moves_into_a_token_to_another_and_back(tmp_path: Path, token: str) -> None:

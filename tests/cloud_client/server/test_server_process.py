@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +28,7 @@ from link1.keys import SigningKey
 from link1.sealed import SERVICE_ID, seal_record
 from link1.signed import Kind
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
-from tests.palmctl import PALMCTL, printed
+from tests.palmctl import printed, ran
 from tests.until import until
 from tools.cloud.command import cloud as command
 from tools.cloud.store import opened_store
@@ -168,13 +167,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         words = ["serve", "--data", str(tmp_path), "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(
-            [*PALMCTL, "cloud", *words],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = ran("cloud", *words, timeout_s=30)
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot be listened on" in done.stderr
 

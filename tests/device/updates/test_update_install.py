@@ -3,7 +3,6 @@
 import fcntl
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,7 +29,7 @@ from tests.device.updates.installed_board import (
     linked,
 )
 from tests.device.updates.update_setting import signed
-from tests.palmctl import PALMCTL
+from tests.palmctl import ran
 from tools.cloud.pack_release import pack_app, pack_files, write_release
 
 
@@ -86,13 +85,7 @@ def test_a_software_from_a_stick_goes_all_the_way(board: Board, payloads: dict[s
     assert board.running_version() == OLD_SAYS
     stick = board.prefix / "release.palm"
     write_release(stick, signed(board.release(payload, 9), board.device.board.root_key), payload)
-    done = subprocess.run(
-        [*PALMCTL, "update", "apply", str(stick), "--config", str(board.config_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran("update", "apply", str(stick), "--config", str(board.config_path))
     assert done.returncode == 0, done.stderr
     staged = board.config.device.state_dir / "updates" / "app" / "manifest.json"
     while not staged.exists():
