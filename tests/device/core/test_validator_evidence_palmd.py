@@ -185,15 +185,13 @@ async def test_one_status_a_handshake(device: Device) -> None:
 async def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
     """The time runs from the last byte: only the port's word starts it."""
 
-    with PtyPair() as pair, device.running():
-        port = device.plug(pair)
-        async with validator_at(port, device.board, desk_type=SilentDesk) as validator:
-            await validator.wait_serving()
-            said = await answered(device, validator, pictures())
-            items = await uploaded(device, said.verdict_ref)
-            assert not any("outcome_unknown" in item for item in items), "not before five seconds"
-            await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)
-            (item,) = await uploaded(device, said.verdict_ref)
+    async with validator_of(device, desk_type=SilentDesk) as validator:
+        await validator.wait_serving()
+        said = await answered(device, validator, pictures())
+        items = await uploaded(device, said.verdict_ref)
+        assert not any("outcome_unknown" in item for item in items), "not before five seconds"
+        await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)
+        (item,) = await uploaded(device, said.verdict_ref)
     assert item["outcome_unknown"] is True
 
 
