@@ -44,35 +44,28 @@ def test_while_an_enrolment_has_the_camera_the_gate_has_no_hand(parts: dict[str,
         assert parts["gate"].hand_enrols.called is capturing
 
 
-def test_a_deadline_that_is_due_is_not_put_off_by_messages(parts: dict[str, Any]) -> None:
+async def test_a_deadline_that_is_due_is_not_put_off_by_messages(parts: dict[str, Any]) -> None:
     """Every message of a flood ends with a look at the deadlines, in each turn of the loop."""
-
-    async def flood() -> None:
-        core = Core(**parts)
-        for _ in range(100):
-            core.kick_cable()
-            await asyncio.sleep(0)
-        assert parts["gate"].tick.called
-
     parts["clock"].monotonic_ms.return_value = 1_000
     parts["gate"].next_deadline_ms.return_value = 999
     parts["enrolment"].next_deadline_ms = None
-    asyncio.run(flood())
+    core = Core(**parts)
+    for _ in range(100):
+        core.kick_cable()
+        await asyncio.sleep(0)
+    assert parts["gate"].tick.called
 
 
-def test_a_deadline_that_comes_nearer_is_kept(parts: dict[str, Any]) -> None:
-    async def nearer() -> None:
-        core, ticked = Core(**parts), asyncio.Event()
-        parts["gate"].tick = ticked.set
-        for at_ms in (60_000_000, 1_000):
-            parts["gate"].next_deadline_ms.return_value = at_ms
-            core.kick_cable()
-        async with asyncio.timeout(20):
-            await ticked.wait()
-
+async def test_a_deadline_that_comes_nearer_is_kept(parts: dict[str, Any]) -> None:
     parts["clock"].monotonic_ms.return_value = 1_000
     parts["enrolment"].next_deadline_ms = None
-    asyncio.run(nearer())
+    core, ticked = Core(**parts), asyncio.Event()
+    parts["gate"].tick = ticked.set
+    for at_ms in (60_000_000, 1_000):
+        parts["gate"].next_deadline_ms.return_value = at_ms
+        core.kick_cable()
+    async with asyncio.timeout(20):
+        await ticked.wait()
 
 
 def test_the_vector_of_a_capture_that_comes_after_its_enrolment_is_overwritten(
