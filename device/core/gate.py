@@ -44,6 +44,8 @@ MAX_ASKING: Final = 3 * MAX_REFS
 MAX_CANCELS_ASKING: Final = MAX_REFS
 """With so many of its kind waiting a `cancel` is dropped: it is unsigned, so an attacker in the cable can
 forge any number, and what is signed keeps its room."""
+MAX_DISOWNING: Final = MAX_REFS
+"""With so many waiting an `unknown` is dropped: it is unsigned too, and the next handshake asks again."""
 MAX_UNKEPT: Final = 1_024
 """Ends of requests, answers and missing answers that wait until the journal can be written; the oldest go
 first."""
@@ -112,6 +114,8 @@ class Gate:
         """Messages that wait for the journal's memory."""
         self._cancels_asking = 0
         """The cancels among them."""
+        self._disowning = 0
+        """The `unknown` messages that wait for the journal."""
         self._dropped = False
         """Whether a signed message found no room there since none waited."""
         self._on_its_way: dict[str, _OnItsWay] = {}
@@ -269,7 +273,8 @@ class Gate:
             case events.WrongEvidence():
                 self._do(self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing))
             case events.UnknownReceived():
-                self._do(self._engine.unknown(event.verdict_refs))
+                if self._disowning < MAX_DISOWNING:
+                    self._do(self._engine.unknown(event.verdict_refs))
             case events.ReadyReceived():
                 self._ready(event)
             case events.VerdictLeft():
@@ -379,7 +384,8 @@ class Gate:
             case effects.RecordOutcomeUnknown(ref):
                 self._record(("no answer", ref), lambda: self.journal.record_outcome_unknown(ref))
             case effects.RecordDisowned(refs):
-                self._tasks.start(self._keep(lambda: self.journal.record_disowned(refs)))
+                self._disowning += 1
+                self._tasks.start(self._record_disowned(refs))
             case effects.RecordEvidence():
                 self._take_evidence(effect)
             case effects.ListOpen():
@@ -393,6 +399,12 @@ class Gate:
             lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code),
         )
         self._do(self._engine.end_remembered(end.txn_id))
+
+    async def _record_disowned(self, refs: tuple[str, ...]) -> None:
+        try:
+            await self._keep(lambda: self.journal.record_disowned(refs))
+        finally:
+            self._disowning -= 1
 
     def _record(self, about: tuple[str, str], work: Callable[[], bool]) -> None:
         self._tasks.start(self._keep_later(about, work))

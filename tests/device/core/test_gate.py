@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +203,27 @@ async def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
             asked.clear()
             await flood_while_the_journal_is_busy(session_ends=False)
             assert asked == [f"{number:032x}" for number in range(MAX_CANCELS_ASKING)]
+
+
+async def test_a_flood_of_unknowns_makes_few_writes_and_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone in the cable can forge them, and each waits with 32 verdict_refs."""
+    refs: list[str] = []
+
+    def counted(_journal: Journal, of_one: Sequence[str]) -> None:
+        refs.extend(of_one)
+
+    monkeypatch.setattr(Journal, "record_disowned", counted)
+    async with Mailed(tmp_path).running() as living:
+        gate = gate_of(living)
+        for _ in range(2):
+            refs.clear()
+            async with busy_journal(living):
+                for number in range(1_000):
+                    gate.on_cable_event(UnknownReceived((f"{number:032x}",)))
+            await gate.finish()
+            assert refs == [f"{number:032x}" for number in range(MAX_REFS)]
 
 
 async def test_a_cancel_behind_the_answers_to_a_resolve_is_answered(tmp_path: Path) -> None:
