@@ -61,6 +61,8 @@ class MailDesk:
         self._window = outbox.OutboxWindow()
         self._reports = outbox.ReportClock()
         self._asked: _Question | None = None
+        self._looking = False
+        """Whether the outbox is looked at for a question."""
         self._wiped_seq: int | None = None
         self._making = asyncio.Lock()
         self._tasks = RunningTasks(_failed)
@@ -99,10 +101,11 @@ class MailDesk:
         if self._wiped_seq is not None and pull.after_seq >= self._wiped_seq:
             self.wipe_collected()
         record = self._window.record_for(pull)
-        if record is None:
-            self._tasks.start(self._look(pull))
-        else:
+        if record is not None:
             self._answer_pull(pull, record)
+        elif not self._looking:
+            self._looking = True
+            self._tasks.start(self._look_for_newest())
 
     # The inbox
 
@@ -147,6 +150,16 @@ class MailDesk:
         self.position = await self.journal_thread.do(self.boxes.position)
 
     # The outbox
+
+    async def _look_for_newest(self) -> None:
+        """One look after the other, however many questions come meanwhile."""
+        looked: _Question | None = None
+        try:
+            while isinstance(self._asked, MailPull) and self._asked is not looked:
+                looked = self._asked
+                await self._look(looked)
+        finally:
+            self._looking = False
 
     async def _look(self, pull: MailPull) -> None:
         """Find the record that is asked for; when none waits, make one from what the service lacks."""

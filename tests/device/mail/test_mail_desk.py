@@ -2,17 +2,19 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from device.errors import JournalError
 from device.journal.witness import JournalWitness, Numbers
 from device.mail import outbox
-from link1.bodies import MailState
+from link1.bodies import MailNone, MailPull, MailState
 from link1.canonical import b64_encode, canonical_bytes
 from link1.events import Backing
 from link1.keys import SealKey, SigningKey
@@ -384,6 +386,23 @@ def test_through_faults_power_cuts_and_replays_nothing_is_lost_or_applied_twice(
 
     for number in range(8):
         asyncio.run(one_life(last=number == 7))
+
+
+async def test_a_flood_of_questions_about_the_outbox_is_one_look_at_it(mailed: Mailed) -> None:
+    """While the disk hangs a cheating carrier can ask thousands of times a second; the newest is answered."""
+    busy = threading.Event()
+    async with life(mailed) as living:
+        waiting = asyncio.create_task(living.threads[0].do(busy.wait))
+        with patch.object(living.desk.end, "send_mail_none") as send_mail_none:
+            before = len(asyncio.all_tasks())
+            for number in range(1_000):
+                living.desk.pulled(MailPull(1_000 + number, 0))
+            more = len(asyncio.all_tasks()) - before
+            busy.set()
+            await living.desk.finish()
+        assert more <= 1
+        assert await waiting
+        send_mail_none.assert_called_once_with(MailNone(1_999))
 
 
 async def test_everything_that_lies_in_the_outbox_is_sealed(mailed: Mailed, tmp_path: Path) -> None:
