@@ -388,6 +388,18 @@ class KnowsAllMembers(DeviceEnd):
         return super()._serve_request(wrapper)
 
 
+class BoundsOfItsOwn(DeviceEnd):
+    """Refuses the largest request, and lets larger ones be."""
+
+    def _serve_request(self, wrapper: JsonObject) -> list[Any]:
+        ttl_ms, nonce = wrapper["request"]["ttl_ms"], b64_decode(wrapper["request"]["nonce_b64"])
+        if ttl_ms == 60_000:
+            self._session.send_error(ErrorCode.MALFORMED, MessageType.REQUEST)
+        elif ttl_ms < 60_000 and len(nonce) <= 32:
+            return super()._serve_request(wrapper)
+        return []
+
+
 class KnowsAllWords(DeviceEnd):
     def _serve_evidence(self, message: Any) -> list[Any]:
         if message.body.get("decision_obj", {}).get("reason") not in ("ok", "stale"):
@@ -857,6 +869,10 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "answers a crossed cancel": (patched(lambda _: None, engine=NamesUnknown), {"verdict.cancel"}),
     "names what nobody signed": (patched(names_any_txn), {"error.txn_id", "cancel.unknown"}),
     "knows every member": (patched(lambda _: None, end=KnowsAllMembers), {"request.unknown_member"}),
+    "bounds of its own": (
+        patched(lambda _: None, end=BoundsOfItsOwn),
+        {"request.largest", "request.ttl_range", "request.nonce_length"},
+    ),
     "knows every word": (patched(lambda _: None, end=KnowsAllWords), {"decision.later_words"}),
     "goes by the clock": (
         patched(lambda _: None, end=Clockwise),

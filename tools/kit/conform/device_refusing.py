@@ -79,13 +79,31 @@ def _with(**changes: Any) -> Callable[[EndUnderTest], JsonObject]:
     return make
 
 
-def _unknown_member_is_signed(bench: EndUnderTest) -> None:
+def _both_malformed(
+    low: Callable[[EndUnderTest], JsonObject], high: Callable[[EndUnderTest], JsonObject]
+) -> Callable[[EndUnderTest], None]:
+    def check(bench: EndUnderTest) -> None:
+        for make in (low, high):
+            _refused("malformed", make=make)(bench)
+
+    return check
+
+
+def _armed(bench: EndUnderTest, wrapper: JsonObject) -> None:
+    """It is taken, and ends by our cancel."""
     bench.prove()
-    obj = make_request(bench).to_obj() | {"of_a_later_version": {"a": 1}}
-    bench.txn_ids.add(obj["txn_id"])
-    mark = bench.peer.say("request", sign_object(Kind.REQUEST, obj, bench.setup.key))
-    bench.want_no_error(obj["txn_id"], mark)
-    withdraw(bench, obj["txn_id"])
+    txn_id = wrapper["request"]["txn_id"]
+    mark = bench.peer.say("request", wrapper)
+    bench.want_no_error(txn_id, mark)
+    withdraw(bench, txn_id)
+
+
+def _largest(bench: EndUnderTest) -> None:
+    _armed(bench, _with(ttl_ms=60_000, nonce_b64=b64_encode(bytes(32)))(bench))
+
+
+def _unknown_member_is_signed(bench: EndUnderTest) -> None:
+    _armed(bench, _with(of_a_later_version={"a": 1})(bench))
 
 
 def _wrong_decision(bench: EndUnderTest) -> None:
@@ -163,13 +181,19 @@ REFUSING_RULES = (
         "ttl_range",
         "ttl_ms (500..60000)",
         "error malformed",
-        _refused("malformed", make=_with(ttl_ms=499)),
+        _both_malformed(_with(ttl_ms=499), _with(ttl_ms=60_001)),
     ),
     _rule(
         "nonce_length",
         "nonce_b64 (16..32 bytes)",
         "error malformed",
-        _refused("malformed", make=_with(nonce_b64=b64_encode(bytes(15)))),
+        _both_malformed(_with(nonce_b64=b64_encode(bytes(15))), _with(nonce_b64=b64_encode(bytes(33)))),
+    ),
+    _rule(
+        "largest",
+        "nonce_b64 (16..32 bytes), issued_at_ms, ttl_ms (500..60000)",
+        "a request with the largest nonce_b64 and ttl_ms is armed",
+        _largest,
     ),
     _rule(
         "object_version",
