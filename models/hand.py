@@ -196,7 +196,7 @@ class HandFinder:
         if last is not None:
             near = 0 < frame.at_ms - last.at_ms <= TRACKED_MS
             joints = landmarks.joints(frame.pixels, last.joints.spot) if near else None
-            # No hand changes its side: where the joints say so, they are read as those of one that has come.
+            # No hand changes its side: where its joints say so, the whole picture is searched.
             if joints is not None and _usable(joints) and joints.handedness == last.joints.handedness:
                 return joints
         elif self._searched_ms is not None and 0 < frame.at_ms - self._searched_ms < SEARCH_EVERY_MS:

@@ -704,7 +704,7 @@ VALIDATOR_RULES = (
     ),
     _rule(
         "opens.ttl_again",
-        "RST drops an armed request; the validator sends it again and ttl runs anew",
+        "RST drops an armed request; the validator sends it again and ttl starts again",
         "it opens for a verdict within ttl_ms + 2 s of the last sending",
         _ttl_again,
     ),
