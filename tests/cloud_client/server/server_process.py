@@ -5,10 +5,13 @@ import json
 import re
 import resource
 import secrets
+import sqlite3
 import string
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +24,8 @@ from link1.keys import SealPublicKey
 from tests.cloud_client.server.server_database import database_words
 from tests.palmctl import printed
 from tools.rig.bench.cloud_server import BenchDevice, enrolment_body
+
+LOG_BYTES = 500_000
 
 
 @dataclass
@@ -76,6 +81,26 @@ def start(
     line = process.stdout.readline()
     assert re.match("serving https?://127.0.0.1:", line), log.read_text()
     return Running(data, process, line.split()[1], log, database)
+
+
+@contextmanager
+def no_file_may_grow(running: Running) -> Iterator[None]:
+    """The operating system refuses the server whatever would make the write-ahead log of SQLite longer.
+
+    That is made longer first: the server's own log has the same limit, and grows while the test asks.
+    """
+    with closing(sqlite3.connect(running.data / "cloud.db")) as database:
+        database.executescript(
+            f"CREATE TABLE longer (x); INSERT INTO longer VALUES (zeroblob({LOG_BYTES})); DROP TABLE longer"
+        )
+    size = (running.data / "cloud.db-wal").stat().st_size
+    assert size > LOG_BYTES > running.log.stat().st_size
+    _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 class Board(BenchDevice):

@@ -2,34 +2,26 @@
 
 import json
 import os
-import resource
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.cloud_client.server.server_database import on_sqlite
-from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
+from tests.cloud_client.server.server_process import (
+    Board,
+    Running,
+    enrol,
+    new_account,
+    no_file_may_grow,
+    post,
+    start,
+)
 
 pytestmark = on_sqlite
-
-
-@contextmanager
-def no_file_may_grow(running: Running) -> Iterator[None]:
-    """The operating system refuses the server whatever would make the write-ahead log longer."""
-    size = (running.data / "cloud.db-wal").stat().st_size
-    assert size > running.log.stat().st_size
-    _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import select
 import signal
 import socket
@@ -43,7 +42,15 @@ from cloud_client.reference_server.web.listening.connections import (
 from link1.keys import SigningKey
 from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite
-from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
+from tests.cloud_client.server.server_process import (
+    Board,
+    Running,
+    enrol,
+    new_account,
+    no_file_may_grow,
+    post,
+    start,
+)
 from tests.palmctl import PALMCTL
 from tests.until import until
 from tools.palmctl.main import main
@@ -418,19 +425,16 @@ def test_health_is_that_of_writes(tmp_path: Path) -> None:
             return {httpx.get(url, trust_env=False).status_code for url in urls}
 
         assert statuses() == {200}
-        size = (running.data / "cloud.db-wal").stat().st_size
-        _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-        until(lambda: statuses() == {503})
-        answer = httpx.get(f"{running.url}/v1/health", trust_env=False)
-        assert (answer.json()["code"], answer.headers["retry-after"]) == ("service_unavailable", "1")
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        until(lambda: statuses() == {200})
+        with no_file_may_grow(running):
+            until(lambda: statuses() == {503}, every_s=0.1)
+            answer = httpx.get(f"{running.url}/v1/health", trust_env=False)
+            assert (answer.json()["code"], answer.headers["retry-after"]) == ("service_unavailable", "1")
+        until(lambda: statuses() == {200}, every_s=0.1)
         assert "the store takes no writes" in running.log.read_text()
         (running.data / "cloud.db").rename(running.data / "elsewhere.db")
-        until(lambda: statuses() == {503})
+        until(lambda: statuses() == {503}, every_s=0.1)
         (running.data / "elsewhere.db").rename(running.data / "cloud.db")
-        until(lambda: statuses() == {200})
+        until(lambda: statuses() == {200}, every_s=0.1)
 
 
 def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
