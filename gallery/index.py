@@ -17,6 +17,7 @@ exactly, and every processor ranks alike. `check_scan` proves it at the start on
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -154,19 +155,26 @@ class Index:
 
     def with_templates(self, templates: Iterable[tuple[int, Template]]) -> "Index":
         """The index with these (row number, template) as well; the numbers must not be in it yet."""
-        added = list(templates)
-        numbers = np.array([number for number, _ in added], dtype=np.int64)
-        rows = [(numbers, coarse_codes([template.code for _, template in added]))] if added else []
-        return self.with_rows(rows)
+        added, population = list(templates), self.population
+        runs = [added[start : start + SEGMENT_ROWS] for start in range(0, len(added), SEGMENT_ROWS)]
+        for segment in (segments := [_segment(run) for run in runs]):
+            population = population.with_rows(segment.numbers, segment.coarse)
+        return self._with(segments, population)
 
     def with_rows(self, rows: Iterable[CoarseRows]) -> "Index":
-        """The same for rows as they come from the store."""
-        added, population = [], self.population
-        for segment in _segments(rows):
-            added.append(segment)
-            population = population.with_rows(segment.numbers, segment.coarse)
+        """The same for rows as they come from the store: a piece is copied before the next is asked for."""
+        segments = []
+        # Its sums are products of matrices, which hold no lock of Python's: they take no time of the reading.
+        with ThreadPoolExecutor(1, "gallery-sums") as thread:
+            population = thread.submit(lambda: self.population)
+            for segment in _segments(rows):
+                segments.append(segment)
+                population = thread.submit(_summed, population, segment)
+            return self._with(segments, population.result())
+
+    def _with(self, segments: Sequence[Segment], population: Population) -> "Index":
         _ = population.likeness  # worked out by who changes the index, and not by who searches it first
-        return Index(self.coder, _tidied([*self.segments, *added]), population)
+        return Index(self.coder, _tidied([*self.segments, *segments]), population)
 
     def search(self, probes: NDArray[np.float32], read: ReadRows, position: Position) -> Match:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
@@ -261,28 +269,33 @@ def _best(
     return Match(candidate, score, margin, position, probe)
 
 
+def _summed(before: Future[Population], segment: Segment) -> Population:
+    return before.result().with_rows(segment.numbers, segment.coarse)
+
+
+def _segment(templates: Sequence[tuple[int, Template]]) -> Segment:
+    numbers = np.array([number for number, _ in templates], dtype=np.int64)
+    return Segment(numbers, coarse_codes([template.code for _, template in templates]))
+
+
 def _segments(rows: Iterable[CoarseRows]) -> Iterator[Segment]:
     """Full segments, and what is left."""
-    held: list[CoarseRows] = []
-    room = SEGMENT_ROWS
-    for piece in rows:
-        numbers, coarse = piece
-        while len(numbers) >= room:
-            yield _segment([*held, (numbers[:room], coarse[:room])])
-            numbers, coarse = numbers[room:], coarse[room:]
-            held, room = [], SEGMENT_ROWS
-        if len(numbers):
-            held.append((numbers, coarse))
-            room -= len(numbers)
+    # Not lists of pieces: memory that is asked for and given back costs as much as the copies themselves.
+    held = 0
+    numbers = np.empty(SEGMENT_ROWS, dtype=np.int64)
+    coarse = np.empty((SEGMENT_ROWS, VECTOR_LENGTH), dtype=np.uint8)
+    for new_numbers, new_coarse in rows:
+        done = 0
+        while done < len(new_numbers):
+            taken = min(len(new_numbers) - done, SEGMENT_ROWS - held)
+            numbers[held : held + taken] = new_numbers[done : done + taken]
+            coarse[held : held + taken] = new_coarse[done : done + taken]
+            held, done = held + taken, done + taken
+            if held == SEGMENT_ROWS:
+                yield Segment(numbers.copy(), coarse)
+                held = 0
     if held:
-        yield _segment(held)
-
-
-def _segment(pieces: Sequence[CoarseRows]) -> Segment:
-    numbers = np.concatenate([numbers for numbers, _ in pieces])
-    if len(pieces) == 1:  # not copied: NumPy would keep the copy of a single row
-        return Segment(numbers, pieces[0][1])
-    return Segment(numbers, np.concatenate([coarse for _, coarse in pieces]))
+        yield Segment(numbers[:held].copy(), coarse[:held])
 
 
 def _tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:

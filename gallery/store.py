@@ -25,11 +25,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlite_utils import Database
 
 from gallery.errors import StoreError
 from gallery.records import Held
-from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
+from gallery.seal import PACKED_MOST, Sealer, Template, pack_template, template_table, unpack_template
 from gallery.stream import Pause, at_once
 from gallery.witness import FILE_NAME as WITNESS_NAME
 from gallery.witness import Witness
@@ -168,12 +170,17 @@ class Store:
         templates = self._unsealed(generation, self._rows(generation))
         return next((template.model_id for _, template in templates), None)
 
-    def packed(self, generation: int) -> Iterator[tuple[list[int], list[bytes]]]:
-        """Every row of a generation: numbers and `pack_template`'s bytes, `ROWS_A_PIECE` at a time. Raises
-        StoreError at a bad one."""
+    def packed(self, generation: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        """Every row of a generation, `ROWS_A_PIECE` at a time: numbers (n,), and `pack_template`'s bytes
+        (n, PACKED_MOST), which the next piece overwrites. Raises StoreError at a bad one."""
         table, cursor = template_table(generation), self._rows(generation)
-        while rows := cursor.fetchmany(ROWS_A_PIECE):
-            yield [row[0] for row in rows], self._sealer.open_rows(table, (row[1:] for row in rows))
+        packed = np.zeros((ROWS_A_PIECE, PACKED_MOST), dtype=np.uint8)
+        try:
+            while rows := cursor.fetchmany(ROWS_A_PIECE):
+                self._sealer.open_templates(table, rows, packed)
+                yield np.array([row[0] for row in rows], dtype=np.int64), packed[: len(rows)]
+        finally:
+            packed.fill(0)
 
     def newest_generation(self) -> int:
         """The largest generation that has rows; 0 when none has."""

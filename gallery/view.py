@@ -5,15 +5,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from gallery.errors import StoreError
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.index import CoarseRows, Index
 from gallery.records import Held, Position, Staging
-from gallery.seal import Sealer, coarse_codes, is_suspended, model_of
+from gallery.seal import Sealer, matchable, models_of
 from gallery.store import FILE_NAME, Store
-from gallery.stream import Pause, at_once, paced
+from gallery.stream import VECTOR_LENGTH, Pause, at_once, paced
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +51,17 @@ def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = 
     """The match set of a generation, out of its rows."""
     count, models, own = 0, set[bytes](), model_id.encode("ascii")
 
-    def matchable() -> Iterator[CoarseRows]:
+    def rows() -> Iterator[CoarseRows]:
         nonlocal count
-        for numbers, plains in paced(store.packed(held.generation), pause, 1):
-            count += len(plains)
-            models.update(map(model_of, plains))
-            live = [place for place, plain in enumerate(plains) if not is_suspended(plain)]
-            if live:
-                yield (
-                    np.array([numbers[place] for place in live], dtype=np.int64),
-                    coarse_codes([plains[place] for place in live]),
-                )
+        for numbers, packed in paced(store.packed(held.generation), pause, 1):
+            count += len(numbers)
+            models.update(models_of(packed))
+            if (live := matchable(packed)).all():
+                yield numbers, packed[:, :VECTOR_LENGTH]
+            else:
+                yield numbers[live], packed[live][:, :VECTOR_LENGTH]
 
-    index = index.with_rows(matchable())
+    index = index.with_rows(rows())
     foreign = bool(models - {own})
     if count != held.count:
         raise StoreError(

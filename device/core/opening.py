@@ -5,6 +5,7 @@ do. Without a usable gallery or model only recognition is missing: the device st
 health, and answers hands with NOT_READY.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -104,7 +105,6 @@ async def open_device(
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     if pad_fault:  # without the liveness network that its operator configured, a device recognises no one
         model = replace(model, embedder=None, fault="; ".join(filter(None, (model.fault, pad_fault))))
-    hand_landmarks = await journal_thread.do(lambda: _open_hand_landmarks(config))
     gallery: Gallery | None = None
 
     def gallery_key(kid: str) -> PublicKey | None:
@@ -139,7 +139,10 @@ async def open_device(
             again.close()
         return again is not None
 
-    gallery, gallery_fault = await gallery_thread.do(open_gallery)
+    # Next to each other: a start's longest work, and a network whose opening holds no lock of Python's.
+    (gallery, gallery_fault), hand_landmarks = await asyncio.gather(
+        gallery_thread.do(open_gallery), journal_thread.do(lambda: _open_hand_landmarks(config))
+    )
     if gallery is not None:
         pinned.heard(gallery.newest_head_ms)
     return Opened(
