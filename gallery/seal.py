@@ -33,7 +33,7 @@ _SUSPENDED: Final = 1
 _RIGHT: Final = 2
 _FIXED: Final = CODE_BYTES + 16 + 2
 _SEAL_BYTES: Final = _NONCE_BYTES + 16
-PACKED_MOST: Final = _FIXED + 255 + 128
+PACKED_MOST: Final = _FIXED + 64 + 128
 """Bytes of the longest `pack_template`: no model_id and no onboard_ref is longer."""
 
 

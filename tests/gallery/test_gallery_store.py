@@ -60,6 +60,27 @@ def test_templates_pack_and_unpack() -> None:
         assert unpack_template(template.template_id, pack_template(template)) == template
 
 
+def test_opened_again_it_finds_the_same_people_whatever_their_words(tmp_path: Path) -> None:
+    """More rows than are opened at a time: with and without a ref, short and long, some suspended."""
+    folder, model_id, service = tmp_path / "gallery", "m" * 64, Service()
+    refs = [None, "o", "o" * 128]
+    for n in range(300):
+        service.upsert(entry(n, n, onboard_ref=refs[n % 3], model_id=model_id))
+    suspended = {7, 128, 255, 299}
+    for n in suspended:
+        service.suspend(n)
+    with closing(service.open(folder, model_id=model_id)) as gallery:
+        for after in (0, 200):
+            gallery.apply_deltas(service.deltas(after), at())
+        before = {n: who(gallery, n) for n in range(300)}
+    assert before == {n: None if n in suspended else subject_ref(n) for n in range(300)}
+    with closing(service.open(folder, model_id=model_id)) as gallery:
+        assert (gallery.count, gallery.match_count) == (300, 296)
+        assert {n: who(gallery, n) for n in range(300)} == before
+    with closing(service.open(folder, model_id="m" * 63)) as gallery:
+        assert gallery.model_mismatch
+
+
 def test_nothing_about_a_person_stands_there_in_the_clear(tmp_path: Path) -> None:
     filled(tmp_path)
     disk = on_disk(tmp_path)
