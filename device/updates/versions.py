@@ -1,6 +1,6 @@
 """The versions of the software under /opt/palm-access, as root's installer sees them.
 
-    versions/VERSION    an environment
+    versions/VERSION    an environment; `.VERSION.old`: as it was before a release of that version is tried
     current             a link to the one in use
     previous            a link to the version before it
     back                a link to the version that ran, while `current` is on trial
@@ -95,6 +95,9 @@ class Versions:
     def current(self) -> str:
         return (self._prefix / "current").readlink().name
 
+    def _aside(self, version: str) -> Path:
+        return self.folder(f".{version}.old")
+
     def newest(self) -> Installation | None:
         """The content of update.json. Raises UpdateRefused when it is damaged."""
         path = self._prefix / "update.json"
@@ -137,10 +140,12 @@ class Versions:
         except _NO_ENVIRONMENT as error:
             shutil.rmtree(fresh)
             raise UpdateRefused("bad_archive", f"the payload is not an environment ({error})") from error
-        shutil.rmtree(self.folder(version), ignore_errors=True)
-        fresh.rename(self.folder(version))
-        sync_folder(self.folder(version).parent)
-        return self.folder(version)
+        folder = self.folder(version)
+        if folder.is_dir():  # the version before, which stays the way back where this one does not serve
+            folder.rename(self._aside(version))
+        fresh.rename(folder)
+        sync_folder(folder.parent)
+        return folder
 
     def try_out(self, version: str) -> None:
         """Switch `current` to that version, durably, with the way back laid before."""
@@ -173,9 +178,14 @@ class Versions:
 
     def tidy(self) -> None:
         """Remove every version but the one in use, the one before it and the one to go back to, and what an
-        installation left that was cut off."""
-        links = (self._prefix / name for name in ("current", "previous", "back"))
-        kept = {link.readlink().name for link in links if link.is_symlink()}
+        installation left that was cut off. The version before is as it was before a release that failed."""
+        links = [self._prefix / name for name in ("current", "back", "previous")]
+        *used, before = (link.readlink().name if link.is_symlink() else "" for link in links)
+        if before not in used and self._aside(before).is_dir():
+            shutil.rmtree(self.folder(before), ignore_errors=True)
+            self._aside(before).rename(self.folder(before))
+            sync_folder(self.folder(before).parent)
+        kept = {*used, before}
         for folder in (self._prefix / "versions").iterdir():
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)

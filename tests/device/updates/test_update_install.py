@@ -125,6 +125,28 @@ def test_what_palmd_staged_is_judged_anew(
     assert not (board.prefix / "incoming").exists()
 
 
+@pytest.mark.parametrize("is_cut", [False, True], ids=["to the end", "power cut after it was placed"])
+def test_a_release_of_the_version_before_that_fails_leaves_that_version_the_way_back(
+    board: Board, tmp_path: Path, is_cut: bool
+) -> None:
+    made = environment(tmp_path / "again", OLDER, small=True)
+    palmd = board.prefix / "previous" / "bin" / "palmd"
+    before = palmd.read_text()
+    (made / "bin" / "palmd").write_text("#!/bin/sh\nexit 1\n")
+    payload = pack_app(made)
+    if is_cut:
+        (tmp_path / "payload").write_bytes(payload)
+        manifest = Manifest.from_obj({"manifest_obj": board.release(payload, 7) | {"version": OLDER}})
+        board.versions.place(manifest, tmp_path / "payload")
+        assert palmd.read_text() != before
+    board.stage(payload, 7, version=OLDER)
+    outcome = board.install()
+    assert outcome is not None
+    assert outcome.code == "self_test"
+    assert palmd.read_text() == before
+    assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLD, OLDER}
+
+
 @pytest.mark.parametrize("spoilt", ["bin/python3", "bin", "VERSION/1", "pyvenv.cfg/1"])
 def test_an_archive_that_is_no_environment_is_refused_once(board: Board, tmp_path: Path, spoilt: str) -> None:
     """Noted, or the path unit would have it unpacked for ever, and no later release would come."""
