@@ -123,14 +123,19 @@ def test_the_board_takes_what_the_operators_command_printed(service: Service, tm
     assert load_config(tmp_path / "etc/device.toml").device.id == "gate-9-left"
 
 
-def test_output_that_cannot_be_written_costs_the_device_nothing(service: Service, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stream", "exit_code"), [("stdout", 1), ("stderr", 0)])
+def test_output_that_cannot_be_written_costs_the_device_nothing(
+    service: Service, tmp_path: Path, stream: str, exit_code: int
+) -> None:
+    string = service.string(f"gate-mute-{stream}")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*PALMCTL, "provision", "--string-stdin", *places(tmp_path)],
-            input=service.string("gate-mute"), stdout=full, stderr=subprocess.PIPE,
-            text=True, check=False, timeout=100,
+            input=string, text=True, check=False, timeout=100,
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
         )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == exit_code, done.stderr
     cloud = load_config(tmp_path / "etc/device.toml").cloud
     assert cloud is not None and cloud.ca_file is not None and cloud.ca_file.exists()
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -176,7 +176,7 @@ def _registered(
     from device.provisioning.online import Surroundings
     from device.provisioning.online import provision as carry_out
 
-    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(_(text), err=True))
+    around = Surroundings(SystemClock(), random.random, tell=_tell)
     settings = _settings(path, given)
     if invited is not None:  # its authority counts, whatever was configured for this address
         settings = replace(settings, cloud=CloudSection(invited.url, given["ca_file"]))
@@ -185,6 +185,12 @@ def _registered(
     root_kid = None if invited is None else invited.root_kid
     done = asyncio.run(carry_out(settings, path, registration, token, around, root_kid=root_kid))
     return done, settings
+
+
+def _tell(text: str) -> None:
+    """Say how far it is; a reader that has gone stops no registration half way."""
+    with suppress(OSError):
+        click.echo(_(text), err=True)
 
 
 def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool) -> None:
