@@ -24,7 +24,7 @@ from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random, is_transient
 from device import APP_PACKAGE
-from device.config.config import AttestSection, DeviceConfig, load_config, write_config
+from device.config.config import AttestSection, DeviceConfig, load_config, render_config, write_config
 from device.errors import AttestationError, NotProvisioned, ProvisioningError, TrustError
 from device.journal.journal import Journal
 from device.platform.clock import Clock
@@ -318,12 +318,11 @@ def check_writable(config: DeviceConfig, config_path: Path) -> None:
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=_TRIED) as aside:
-                write_config(Path(aside) / config_path.name, config)
-                load_config(Path(aside) / config_path.name)
+                tried = Path(aside) / config_path.name
+                tried.write_bytes(render_config(config).encode("utf-8"))
+                load_config(tried)
         except OSError as error:
-            raise ProvisioningError(
-                f"{folder} cannot be written ({error.strerror}); run this as the user of palmd, or as root"
-            ) from error
+            raise ProvisioningError(f"{folder} cannot be written ({error.strerror})") from error
 
 
 def earlier_trust(config: DeviceConfig, registration: RegistrationFacts) -> Trust | None:

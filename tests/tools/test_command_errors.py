@@ -324,6 +324,26 @@ def test_a_full_disk_is_said_with_the_file_that_finds_no_room(config: Path, tmp_
 
 
 @pytest.mark.parametrize(
+    ("is_full", "step"),
+    [(True, "No space left on device); make room there"), (False, "Read-only file system); it lies on")],
+    ids=["full", "read-only"],
+)
+def test_a_disk_that_takes_no_device_is_said_with_what_to_do(
+    tmp_path: Path, *, is_full: bool, step: str
+) -> None:
+    with small_disk(tmp_path / "small", 1) as folder:
+        if is_full:
+            fill(folder)
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        command = "provision --server http://127.0.0.1:9 --token-stdin --device-id g --gate-id g --dbd-id d"
+        places = ["--state-dir", str(folder / "state"), "--config", str(tmp_path / "device.toml")]
+        done = CliRunner().invoke(main, [*command.split(), *places], input="token-token\n")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"palmctl: {folder}/state cannot be written ({step}")
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "bench --passages 0",

@@ -211,7 +211,12 @@ def _hint(error: Exception, exit_code: int) -> str:
         return _AS_ROOT
     if isinstance(error, IpcUnreachable):
         return _RESTART_PALMD if isinstance(error, IpcSilent) else _START_PALMD
-    return _AS_ROOT if exit_code == EXIT_NOT_PERMITTED and "root" not in str(error) else ""
+    if exit_code == EXIT_NOT_PERMITTED:
+        return "" if "root" in str(error) else _AS_ROOT
+    cause = error.__cause__
+    if isinstance(cause, OSError) and ";" not in str(error):
+        return _NEXT_STEPS.get(cause.errno or 0, "")
+    return ""
 
 
 def _is_ours(error: BaseException) -> bool:

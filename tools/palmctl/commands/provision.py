@@ -256,9 +256,7 @@ def _write_authority(file: Path, packed: bytes) -> None:
         file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_synced(file, authority_pem(packed) or b"", mode=0o644)
     except OSError as error:
-        raise ProvisioningError(
-            f"{file.parent} cannot be written ({error.strerror}); run this as the user of palmd, or as root"
-        ) from error
+        raise ProvisioningError(f"{file.parent} cannot be written ({error.strerror})") from error
 
 
 def _print_done(done: "Provisioned", settings: DeviceConfig, path: Path, as_json: bool) -> None:
