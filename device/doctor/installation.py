@@ -143,12 +143,12 @@ def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, 
         if found.st_uid != owner:
             put_right = f"chown -R {_chown_word(owner)} {state_dir}"
             yield path, f"belongs to {_name(found.st_uid)}", put_right
-        mode = stat.S_IMODE(found.st_mode)
+        mode = 0 if path.is_symlink() else stat.S_IMODE(found.st_mode)  # that of a link says nothing
         private = any(path.is_relative_to(folder) for folder in secret)
         if private and mode & 0o077:
             expected = "0700" if path.is_dir() else "0600"
             yield path, f"mode {mode:04o}, others may read keys", f"chmod {expected} {path}"
-        elif mode & 0o002 and not path.is_symlink():
+        elif mode & 0o002:
             yield path, f"mode {mode:04o}, everybody may write", f"chmod o-w {path}"
 
 
