@@ -44,9 +44,15 @@ CHECKS: Final[dict[str, Callable[[Case], Finding]]] = {
 def examine(
     case: Case, only: Iterable[str] = (), tell: Callable[[str], None] = lambda _name: None
 ) -> dict[str, Finding]:
-    """Run the checks named in `only`, or all; `tell` gets the name of each before it runs."""
+    """Run the checks named in `only`, or all; `tell` gets the name of each before it runs.
+
+    Where one of them cannot be made, the one that says why runs too: what was not looked at is not fine.
+    """
     findings = {}
-    for name in tuple(only) or CHECKS:
+    names = tuple(only) or tuple(CHECKS)
+    if any(_nothing_to_check(name, case) for name in names):
+        names = ("configuration" if case.config is None else "provisioned", *names)
+    for name in dict.fromkeys(names):
         tell(name)
         findings[name] = _carried_out(name, case)
     return findings

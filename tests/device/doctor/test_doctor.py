@@ -34,7 +34,7 @@ from device.trust.attestation import note_attested
 from device.trust.keystore import CREDENTIALS_FOLDER
 from device.trust.trust import reread
 from device.values.carrier import CloudState
-from device.values.status import CableStatus
+from device.values.status import CableStatus, HealthNote
 from models.frames import CameraFrame
 from models.hand_landmarks import installed_landmarks, weights_folder
 from models.synthesis.person import make_person
@@ -186,6 +186,15 @@ def test_ownership_names_what_others_could_read(device: Device, case: Case) -> N
     key.chmod(0o644)
     found = ownership(case)
     assert found.result is CheckResult.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
+
+
+def test_a_link_in_the_place_of_a_key_is_no_matter_of_its_mode(device: Device, case: Case) -> None:
+    key = device.config.keys_dir / "verdict.key"
+    key.rename(key.with_name("kept"))
+    key.symlink_to("kept")
+    assert ownership(case).result is CheckResult.OK, "no chmod changes the mode of a link"
+    again = take_case(device.board.config_path, SystemClock())
+    assert provisioned(again).result is CheckResult.FAIL
 
 
 @pytest.mark.parametrize(
@@ -462,6 +471,16 @@ def test_every_finding_that_is_not_fine_says_what_to_do(tmp_path: Path) -> None:
     for finding in found.values():
         if finding.result in (CheckResult.WARN, CheckResult.FAIL):
             assert finding.todo
+
+
+def test_a_check_that_cannot_be_made_is_not_fine(device: Device, case: Case) -> None:
+    """Scripts ask for one check, and go by the exit code."""
+    revoked = replace(case, status=some_status(health=(HealthNote("REVOKED", ""),)))
+    assert list(examine(revoked, ["gallery"])) == ["provisioned", "gallery"]
+    device.board.config_path.write_text("[device]\n")
+    done = CliRunner().invoke(main, ["doctor", "camera", "--json", "--config", str(device.board.config_path)])
+    findings = {found["name"]: found["result"] for found in json.loads(done.stdout)["findings"]}
+    assert (done.exit_code, findings) == (1, {"configuration": "fail", "camera": "skip"})
 
 
 @pytest.fixture
