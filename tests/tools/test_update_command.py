@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from device.platform.ipc import Packet
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import ReleaseKind, read_manifest
 from device.values.control import UpdatesAnswer
-from device.values.status import FailedRelease, ModelOnDisk, ModelStatus, UpdatesInForce, UpdatesStatus
+from device.values.status import (
+    FailedRelease,
+    ModelOnDisk,
+    ModelStatus,
+    ReceivingStatus,
+    ReportedRelease,
+    UpdatesInForce,
+    UpdatesStatus,
+)
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tests.palmctl import printed
@@ -121,6 +130,51 @@ def test_a_release_that_has_failed_is_exit_1(
     place = ["--config", str(configured(tmp_path))]
     done = CliRunner().invoke(main, [*command, str(release_file(tmp_path)), *place, "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (exit_code, told.to_obj()), done.stderr
+
+
+class TakesChunks:
+    """In the place of a connection to palmd."""
+
+    @classmethod
+    async def connect(cls, _socket: Path) -> "TakesChunks":
+        return cls()
+
+    async def call(self, *_words: object, **_members: object) -> None:
+        """Palmd acknowledges the chunks of another release as well."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kept", "exit_code"),
+    [((1, "verified"), 0), ((1, "withdrawn"), 1), ((2, "receiving"), 1)],
+    ids=["taken", "withdrawn", "replaced"],
+)
+def test_a_release_that_another_one_replaced_meanwhile_was_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[int, str], exit_code: int
+) -> None:
+    release_seq, state = kept
+    before = UpdatesInForce(
+        release_seq=1,
+        receiving=ReceivingStatus(1, "model", "palm", "1", chunks=0, chunk_count=4, size=len(PAYLOAD)),
+        app_waiting=None,
+        model=ModelStatus("palm", 0, on_trial=False, waiting=None, previous=None),
+        failed=None,
+    )
+    releases = (ReportedRelease("model", "palm", release_seq, state),)
+    after = replace(before, release_seq=release_seq, receiving=None, releases=releases)
+    answers = iter((before, after))
+
+    def answer(*_args: object, **_members: object) -> Packet:
+        told = UpdatesStatus(usable=True, software="0.1.0", state=next(answers))
+        return Packet(UpdatesAnswer(told).to_obj())
+
+    monkeypatch.setattr("tools.palmctl.commands.update.ask_core", answer)
+    monkeypatch.setattr("tools.palmctl.commands.update.IpcClient", TakesChunks)
+    place = ["--config", str(configured(tmp_path))]
+    done = CliRunner().invoke(main, ["update", "apply", str(release_file(tmp_path)), *place])
+    assert (done.exit_code, "was not taken" in done.stderr) == (exit_code, exit_code == 1), done.output
 
 
 @pytest.mark.parametrize(

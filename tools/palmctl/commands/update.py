@@ -95,9 +95,24 @@ def take(release: "ReleaseFile", config: Path | None) -> UpdatesStatus:
     receiving = told.state.receiving if told.state is not None else None
     if receiving is not None and receiving.release_seq == release.manifest.release_seq:
         _hand_over(release, config)
-        return _ask(config, "update.status")
+        told = _ask(config, "update.status")
+        _check_kept(release, told)
+        return told
     click.echo(_(f"release {release.manifest.release_seq} was taken before"), err=True)
     return told
+
+
+def _check_kept(release: "ReleaseFile", told: UpdatesStatus) -> None:
+    """A daemon receives one release at a time, and passes over chunks of one that another has replaced."""
+    from tools.palmctl.errors import ReleaseError
+
+    seq = release.manifest.release_seq
+    known = () if told.state is None else told.state.releases
+    if all(one.release_seq != seq or one.state == "withdrawn" for one in known):
+        raise ReleaseError(
+            f"release {seq} was not taken: another release came meanwhile and took its place; look at "
+            "`palmctl update status`, and hand over one after the other, the lower release_seq first"
+        )
 
 
 def lines(told: UpdatesStatus) -> list[str]:
