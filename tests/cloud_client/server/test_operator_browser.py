@@ -62,6 +62,26 @@ def test_every_page_fits_and_nothing_is_blocked(tab: Tab, staged: tuple[str, str
             assert tab.complaints() == [], path
 
 
+LONGEST_NAMES = """
+    const names = "h1, .name, td > .word, [data-label=Gate], .conflicts p + p";
+    for (const name of document.querySelectorAll(names)) name.textContent = "W".repeat(64);
+    for (const code of document.querySelectorAll("[data-label=Validator]")) code.textContent = "W".repeat(32);
+    document.documentElement.scrollWidth
+"""
+"""Ids of devices and gates, and words of validators, may be so long; gives how wide the page is then."""
+
+
+@pytest.mark.parametrize("width", [1280, 970, 768, 320])
+def test_the_longest_names_fit(tab: Tab, staged: tuple[str, str], width: int) -> None:
+    url, api_key = staged
+    tab.show(width=width, height=800)
+    sign_in(tab, url, api_key)
+    for page in ("", "/devices", "/devices/palm-1047", "/verdicts", "/enrollment", "/erasures"):
+        for language in ("en", "pt-BR"):
+            tab.open(f"{url}/operator{page}?language={language}")
+            assert tab.value(LONGEST_NAMES) <= width, (page, language)
+
+
 def test_a_page_keeps_itself_current(tab: Tab, staged: tuple[str, str]) -> None:
     url, api_key = staged
     tab.show(width=1280, height=900)
