@@ -188,7 +188,7 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "over": "encerrada",
     "or": "ou",
     "the palm may belong to another person:": "a palma pode ser de outra pessoa:",
-    "in review, %(open)s open": "em revisão, %(open)s abertas",
+    "in review, %(open)s open": "em revisão, %(open)s em aberto",
     "No enrollment session has been opened here.": "Nenhuma sessão de cadastro foi aberta aqui.",
     "No enrollment session has been opened further back.": "Não há sessões de cadastro mais antigas.",
     # erasures
