@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -276,14 +276,25 @@ def test_six_hours_without_the_network_and_a_thief_without_one(tab: Tab) -> None
         player.sees("wiped", "On its disk is left: wipe.json")
 
 
+CUT_OFF: Final = """
+    [...document.querySelectorAll("button, .button, .node h2")]
+      .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)
+"""
+
+
+def fits(tab: Tab) -> None:
+    for width in (1440, 1280, 1000, 768, 320):
+        for dark in (False, True):
+            tab.show(width=width, height=800, dark=dark)
+            assert tab.value("document.documentElement.scrollWidth") <= width, width
+            assert tab.value(CUT_OFF) == [], width
+
+
 def test_the_page_fits_is_quick_and_speaks_portuguese(tab: Tab) -> None:
     began_s = time.monotonic()
     with page() as url:
         player = Player(tab, url)
-        for width in (1440, 1000, 768, 360):
-            for dark in (False, True):
-                tab.show(width=width, height=800, dark=dark)
-                assert tab.value("document.documentElement.scrollWidth") <= width, width
+        fits(tab)
         assert tab.value("document.styleSheets.length") == 1
         palm = "document.querySelector('[data-who=Ana][data-button=palm]')"
         until(lambda: not tab.value(f"{palm}.disabled"), 10)
@@ -305,6 +316,7 @@ def test_the_page_fits_is_quick_and_speaks_portuguese(tab: Tab) -> None:
             ]
             # Words of the contract stay as they are.
             assert [text for text in english if text not in ("passed", "verdict")] == []
+            fits(tab)
         finally:
             tab.call("Emulation.setUserAgentOverride", userAgent=agent, acceptLanguage="en")
         assert tab.complaints() == []
