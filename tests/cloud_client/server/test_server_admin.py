@@ -302,7 +302,8 @@ def test_empty_pages_say_so(desk: Desk, partner: Partner) -> None:
     assert "No one has been erased" in desk.page("/operator/erasures")
     for odd in ("0", "-1", "x", "9" * 12, "²"):
         assert "No device is registered yet" in desk.page(f"/operator/devices?page={odd}")
-    assert "nothing on this page" in desk.page("/operator/devices?page=7")
+    for further_back in ("devices?page=7", "verdicts?page=7", "verdicts?reconciliation=complete&page=7"):
+        assert "nothing on this page" in desk.page(f"/operator/{further_back}")
 
 
 def test_the_pages_show_what_is_there_and_nobody(desk: Desk, tenant: Tenant, partner: Partner) -> None:
