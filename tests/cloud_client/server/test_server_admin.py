@@ -14,6 +14,7 @@ import pytest
 from cloud_client.reference_server.contract.words import Reconciliation, SessionStatus
 from cloud_client.reference_server.domain.devices import fleet, rollouts
 from cloud_client.reference_server.domain.devices.config import change_config
+from cloud_client.reference_server.domain.devices.rollout_rules import Halt, Share, Standing, judge
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.data_directory import DataDirectory
@@ -28,6 +29,7 @@ from cloud_client.reference_server.web.admin.operator_page.languages import lang
 from cloud_client.reference_server.web.admin.operator_page.portuguese import PORTUGUESE
 from cloud_client.reference_server.web.admin.operator_page.routes import SECTIONS
 from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S, LONGEST_S, Visits
+from cloud_client.reference_server.web.admin.operator_page.words import numbers_apart, sentence
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
@@ -526,6 +528,23 @@ def test_what_a_browser_accepts(accepted: str | None, language: str) -> None:
     assert language_of(None, accepted) == language
 
 
+def halts() -> list[str]:
+    """What a rollout says that halted itself."""
+    few, half = Share(0, 0), Share(1000, 523)
+    judged = (
+        judge([Standing.FAILED], soaked=True, took=few, others=few),
+        judge([Standing.WELL], soaked=True, took=half, others=Share(400, 400)),
+    )
+    return [one.reason for one in judged if isinstance(one, Halt)]
+
+
+def test_why_a_rollout_halted_is_said_in_portuguese() -> None:
+    bad, differs = (sentence(reason, PORTUGUESE.__getitem__, ",") for reason in halts())
+    assert bad == "1 de 1 dispositivos com problema: 1 falharam, 0 sem sinal"
+    assert differs.startswith("52,3% de 1000 vereditos") and "100,0% de 400" in differs
+    assert [sentence(reason, str, ".") for reason in halts()] == halts()
+
+
 def test_every_word_of_the_page_is_translated() -> None:
     page = Path(operator_page.__file__).parent
     extract = getattr(templates("en"), "extract_translations")  # noqa: B009 (jinja2.ext.i18n adds it)
@@ -539,6 +558,7 @@ def test_every_word_of_the_page_is_translated() -> None:
     asked = {text for text in asked if text}
     asked |= {section.title for section in SECTIONS} | {"just now", "%s ago", "in %s"}
     asked |= {word.value.replace("_", " ") for word in (*SessionStatus, *Reconciliation)}
+    asked |= {numbers_apart(reason)[0] for reason in halts()}
     assert asked <= PORTUGUESE.keys(), asked - PORTUGUESE.keys()
     sources_of_views = (page / "views.py").read_text()
     sources = "".join((page / f"{name}.py").read_text() for name in ("views", "fleet_views", "routes"))

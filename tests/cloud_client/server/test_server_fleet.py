@@ -156,3 +156,6 @@ def test_rollouts_are_listed_wave_by_wave(own_cloud: Cloud, tenant: Tenant) -> N
     assert page.count("<progress") == page.count("<progress aria-label=") > 0
     for text in (f"release {rolled.release_seq}", "running", "50 %", "100 %", "wave 1 of 2"):
         assert text in page
+    rolled.halt()
+    assert "halted by an operator" in browser.get("/operator/rollouts").text
+    assert "interrompida por um operador" in browser.get("/operator/rollouts?language=pt-BR").text

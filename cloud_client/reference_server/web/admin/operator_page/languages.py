@@ -37,6 +37,7 @@ def templates(language: str) -> jinja2.Environment:
         "until": partial(words.until, say=say),
         "number": lambda value: f"{value:,}".replace(",", "." if language == "pt-BR" else ","),
         "translated": say,
+        "sentence": partial(words.sentence, say=say, point="," if language == "pt-BR" else "."),
     }
     return environment
 

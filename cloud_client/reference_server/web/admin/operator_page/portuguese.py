@@ -83,6 +83,14 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "Rollouts": "Distribuições",
     "begun": "iniciada",
     "wave %(number)s of %(all)s": "onda %(number)s de %(all)s",
+    "halted by an operator": "interrompida por um operador",
+    "%s of %s devices are bad: %s failed, %s silent": (
+        "%s de %s dispositivos com problema: %s falharam, %s sem sinal"
+    ),
+    "%s of %s verdicts accept since the release was taken, %s of %s on other devices in the same hours": (
+        "%s de %s vereditos aceitam desde a instalação da release, %s de %s em outros dispositivos nas "
+        "mesmas horas"
+    ),
     "Wave": "Onda",
     "Running it": "Em uso",
     "Failed": "Falharam",

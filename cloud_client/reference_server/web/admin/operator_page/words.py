@@ -1,10 +1,12 @@
 """How the page says times, lengths of time and numbers. Pure; the templates' filters."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 Say = Callable[[str], str]
 """From English into the page's language."""
+_A_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?%?")
 
 
 def clock(at_ms: int) -> str:
@@ -39,3 +41,18 @@ def ago(at_ms: int, now_ms: int, say: Say = str) -> str:
 def until(at_ms: int, now_ms: int, say: Say = str) -> str:
     """``in 4 min``, or how long ago it was."""
     return say("in %s") % length(at_ms - now_ms) if at_ms > now_ms else ago(at_ms, now_ms, say)
+
+
+def numbers_apart(text: str) -> tuple[str, list[str]]:
+    """A sentence with ``%s`` in place of its numbers, and those.
+
+    >>> numbers_apart("3 of 40 verdicts are 7.5% more")
+    ('%s of %s verdicts are %s more', ['3', '40', '7.5%'])
+    """
+    return _A_NUMBER.sub("%s", text), _A_NUMBER.findall(text)
+
+
+def sentence(text: str, say: Say, point: str) -> str:
+    """A sentence that was stored in English, in the page's language; `point`: its decimal point."""
+    pattern, numbers = numbers_apart(text)
+    return say(pattern) % tuple(number.replace(".", point) for number in numbers)
