@@ -29,7 +29,7 @@ from cloud_client.reference_server.web.admin.operator_page.languages import lang
 from cloud_client.reference_server.web.admin.operator_page.portuguese import PORTUGUESE
 from cloud_client.reference_server.web.admin.operator_page.routes import SECTIONS
 from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S, LONGEST_S, Visits
-from cloud_client.reference_server.web.admin.operator_page.words import numbers_apart, sentence
+from cloud_client.reference_server.web.admin.operator_page.words import ago, numbers_apart, sentence
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
@@ -543,6 +543,12 @@ def test_why_a_rollout_halted_is_said_in_portuguese() -> None:
     assert bad == "1 de 1 dispositivos com problema: 1 falharam, 0 sem sinal"
     assert differs.startswith("52,3% de 1000 vereditos") and "100,0% de 400" in differs
     assert [sentence(reason, str, ".") for reason in halts()] == halts()
+
+
+def test_a_time_far_ahead_is_not_now() -> None:
+    """A device whose clock is a year ahead decides in a year."""
+    assert ago(60_999, 61_000) == ago(120_999, 61_000) == "just now"
+    assert ago(61_000 + 365 * 24 * 3_600_000, 61_000) == "in 365 d"
 
 
 def test_every_word_of_the_page_is_translated() -> None:

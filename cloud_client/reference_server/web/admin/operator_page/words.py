@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 Say = Callable[[str], str]
 """From English into the page's language."""
 _A_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?%?")
+_A_MINUTE_MS = 60_000
 
 
 def clock(at_ms: int) -> str:
@@ -34,7 +35,9 @@ def length(ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int, say: Say = str) -> str:
-    """``4 min ago``; ``just now`` below two seconds and for clocks that are a little ahead."""
+    """``4 min ago``; ``just now`` below two seconds and for clocks that are less than a minute ahead."""
+    if at_ms - now_ms >= _A_MINUTE_MS:
+        return say("in %s") % length(at_ms - now_ms)
     return say("just now") if now_ms - at_ms < 2000 else say("%s ago") % length(now_ms - at_ms)
 
 
