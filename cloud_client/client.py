@@ -34,6 +34,9 @@ MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 _MAX_PROBLEM_BYTES = 64 * 1024
 _CONNECT_S = 10.0
 READ_S = 20.0
+IDLE_S: Final = 3.0
+"""A connection without a request is not used for longer: many servers end it after 5 s, and a request that is
+sent at that moment gets no answer."""
 WHOLE_S = 180.0
 """A page of 0.6 MB over a modem of 5 kB/s; a server that trickles is given up after it."""
 
@@ -154,7 +157,7 @@ class CloudClient:
         # Not httpx's client, which keeps cookies, and fails on a redirection that it cannot read though it
         # follows none. A proxy of the environment must not redirect a device's traffic.
         self._http: httpx.AsyncBaseTransport = transport or httpx.AsyncHTTPTransport(
-            verify=address.tls_context(), trust_env=False
+            verify=address.tls_context(), trust_env=False, limits=httpx.Limits(keepalive_expiry=IDLE_S)
         )
 
     async def __aenter__(self) -> Self:

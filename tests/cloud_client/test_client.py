@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -46,6 +47,36 @@ def verified(seen: Seen, origin: str, now_ms: int = NOW_MS) -> VerifiedRequest:
     )
     verified.check_body(seen.body)
     return verified
+
+
+class PatientServer:
+    """It keeps every connection, and counts them."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(http(200, {}).replace(b"Connection: close\r\n", b""))
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+
+async def test_a_connection_that_a_server_may_be_about_to_end_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Servers end an idle connection after 5 s as a rule; a request that meets the end gets no answer."""
+    patient, later_s, now_s = PatientServer(), [0.0], time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now_s() + later_s[0])
+    server = await asyncio.start_server(patient.serve, "127.0.0.1", 0)
+    async with server, client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as cloud:
+        for idle_s, connections in ((0, 1), (1, 1), (4.9, 2)):
+            later_s[0] += idle_s
+            await cloud.device_status()
+            assert patient.connections == connections
 
 
 def fails(answer: bytes | Callable[[asyncio.StreamWriter], object], kind: type[CloudError]) -> CloudError:
