@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Core:
         self.frames_at_s: list[float] = []
         self.fault: Exception | None = None
         self.unknown_answers = False
+        self.status = some_status()
 
     def __call__(self, op: str, *, timeout_s: float = 5.0, **members: Any) -> Packet:
         self.asked.append((op, members))
@@ -54,7 +56,7 @@ class Core:
                 terms = {"title": "T", "paragraphs": ["p"], "language": "en", "terms_version": "v1"}
                 return Packet({"ok": True, "terms": terms, "required": ["enrollment"]})
             case _:
-                return Packet({"ok": True, "status": some_status().to_obj()})
+                return Packet({"ok": True, "status": self.status.to_obj()})
 
 
 @pytest.fixture
@@ -211,6 +213,24 @@ def test_what_is_no_code_and_a_core_of_another_version_are_not_understood(
     core.unknown_answers = True
     for name in ("state", "terms", "frame", "status"):
         assert ask(page, name).status == 409
+
+
+@pytest.mark.parametrize(
+    ("query", "described", "said"),
+    [
+        ("", "folder of images /day at 15 pictures a second", "camera /dev/video0 gives no picture"),
+        ("?language=fr", "folder of images /day at 15 pictures", "camera /dev/video0 gives no picture"),
+        ("?language=en", "folder of images /day at 15 pictures", "camera /dev/video0 gives no picture"),
+        ("?language=pt-BR", "pasta de imagens /day a 15 imagens", "não entrega nenhuma imagem"),
+    ],
+)
+def test_the_camera_is_described_in_the_language_of_the_page(
+    page: LocalPage, core: Core, query: str, described: str, said: str
+) -> None:
+    text, fault = "folder of images /day at 15 pictures a second", "camera /dev/video0 gives no picture"
+    core.status = some_status(camera=replace(some_status().camera, description=text, message=fault))
+    told = json.loads(ask(page, f"status{query}").read())["camera"]
+    assert told["description"].startswith(described) and said in told["message"]
 
 
 def test_an_old_address_is_good_for_nothing(core: Core) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from string import Formatter
 from typing import Final
@@ -130,6 +130,13 @@ def read_catalogue(path: Path) -> MessageCatalogue:
         return data[offset : offset + length].decode("utf-8")
 
     return MessageCatalogue({text(ids, number): text(strings, number) for number in range(1, count)})
+
+
+@cache
+def catalogue_of(language: str) -> MessageCatalogue:
+    """The catalogue of one of LANGUAGES; English has no translations."""
+    path = gettext.find(DOMAIN, str(FOLDER), [language.replace("-", "_")])
+    return MessageCatalogue({}) if path is None else read_catalogue(Path(path))
 
 
 _in_force: MessageCatalogue | None = None

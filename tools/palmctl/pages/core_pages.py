@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -22,6 +23,7 @@ from device.values.control import (
 from device.values.status import StatusAnswer
 from link1.errors import FormatError
 from link1.wire import WireObject
+from tools.palmctl.language import LANGUAGES, catalogue_of
 from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
 
@@ -83,8 +85,14 @@ def _frame(ask: Ask, _members: dict[str, Any]) -> Reply:
     return Reply(packet.payload, "image/jpeg", about=json.dumps(picture))
 
 
-def _status(ask: Ask, _members: dict[str, Any]) -> Reply:
-    return json_reply(StatusAnswer.from_obj(ask("status").header).status.to_obj())
+def _status(ask: Ask, members: dict[str, Any]) -> Reply:
+    """The status, with what it says about the camera in the language of the page."""
+    told = StatusAnswer.from_obj(ask("status").header).status
+    language, camera = members.get("language"), told.camera
+    if language in LANGUAGES:
+        say = catalogue_of(language).translated
+        camera = replace(camera, description=say(camera.description), message=say(camera.message))
+    return json_reply(replace(told, camera=camera).to_obj())
 
 
 def _state(ask: Ask, members: dict[str, Any]) -> Reply:

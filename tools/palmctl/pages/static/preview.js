@@ -89,6 +89,10 @@ function drawBar(bar, value, floors, top) {
   if (enrol) enrol.style.left = floors[1] / top * 100 + "%";
 }
 
+function milliseconds(us) {
+  return (us / 1000).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+}
+
 function drawFacts(told) {
   const floors = [told.floors.quality_q, told.floors.enrol_quality_q], quality = told.quality;
   for (const part of PARTS) {
@@ -101,13 +105,13 @@ function drawFacts(told) {
   $("pad").textContent = pad ? `${pad.res} ${Math.round(pad.score_q / 100)} %` : "–";
   drawBar($("pad-bar").parentElement, pad ? pad.score_q : null, [told.floors.pad_q, told.floors.pad_q], 10000);
   const stages = told.stages_us, total = stages.reduce((sum, [, us]) => sum + us, 0);
-  $("total").textContent = (total / 1000).toFixed(1) + " ms";
+  $("total").textContent = milliseconds(total) + " ms";
   $("stages").replaceChildren(...stages.flatMap(([name, us]) => {
     const [dt, dd, number] = ["dt", "dd", "dd"].map((tag) => document.createElement(tag));
     const fill = document.createElement("i");
     dt.textContent = name; dd.className = "bar time"; number.className = "number";
     fill.style.width = us / Math.max(total, 1) * 100 + "%";
-    dd.append(fill); number.textContent = (us / 1000).toFixed(1);
+    dd.append(fill); number.textContent = milliseconds(us);
     return [dt, dd, number];
   }));
   const hand = told.hand;
@@ -150,7 +154,7 @@ function end(text) {
 async function facts() {
   while (!over) {
     try {
-      const told = await (await fetch("status")).json();
+      const told = await (await fetch(`status?language=${language}`)).json();
       if (told.camera) {
         $("device").textContent = `${told.device_id} ${say("at")} ${told.gate_id}`;
         $("camera").textContent = `${told.camera.condition} · ${told.camera.message || told.camera.description}`;

@@ -140,7 +140,7 @@ function drawVerdict() {
   const who = told.who ? `${told.who}, ${say(told.hand === "L" ? "left hand" : "right hand")}` : "";
   write("outcome", `${told.outcome}: ${say(told.outcome === "LIBERAR" ? "opens" : "stays closed")}`);
   write("why", `${who ? who + ". " : ""}${say(WHY[told.result] || told.result)}`);
-  write("proof", `${say("verdict")} #${told.verdict_seq} ${told.decision} ${told.result} · ${say("score")} ${(told.score_q / 10000).toFixed(4)} · ${told.verdict_ref} · ${say("signed by the device, verified by the validator")}`);
+  write("proof", `${say("verdict")} #${told.verdict_seq} ${told.decision} ${told.result} · ${say("score")} ${(told.score_q / 10000).toLocaleString(language, { minimumFractionDigits: 4 })} · ${told.verdict_ref} · ${say("signed by the device, verified by the validator")}`);
 }
 
 function notice(told) {
