@@ -80,6 +80,13 @@ def children(command: click.Command, context: click.Context) -> Iterator[tuple[s
                 yield name, child
 
 
+def walk(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """A command and all below it, each with its context."""
+    yield command, context
+    for name, child in children(command, context):
+        yield from walk(child, click.Context(child, info_name=name, parent=context))
+
+
 def first_sentence(command: click.Command) -> str:
     """The first sentence of a command's help, on one line."""
     return command.get_short_help_str(limit=10_000)

@@ -8,7 +8,8 @@ import inspect
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ import click
 
 from device.config.config import MEMBERS, defaults_text
 from device.health import NOT_SERVING, HealthWord
-from tools.palmctl.groups import children
+from tools.palmctl.groups import walk
 from tools.palmctl.language import marked
 from tools.rig.health_advice import ADVICE
 from tools.rig.portuguese_pages import in_portuguese, with_blocks
@@ -92,37 +93,62 @@ The daemons read it when they start. An unknown member is an error, never ignore
 # ---- command line
 
 
+_SHARED_BY: Final = 12
+"""An option that so many commands have, with the same words, is described once."""
+_Record = tuple[str, str]
+"""An option or an argument, and what it is for."""
+
+
 def command_line() -> str:
     """Every command of palmctl with its options."""
     from tools.palmctl.main import main
 
-    context = click.Context(main, info_name="palmctl", **main.context_settings)
-    parts = [
-        """\
+    commands = list(walk(main, click.Context(main, info_name="palmctl", **main.context_settings)))
+    counts = Counter(record for command, context in commands for record in _records(command, context))
+    shared = [record for record, count in counts.most_common() if count >= _SHARED_BY]
+    return "".join(
+        (
+            """\
 # The command line
 `man palmctl` shows the same text. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned or not
-reachable, 4 not permitted to this user.
+reachable, 4 not permitted to this user. Every command has `-h` and `--help`. A command that has one of these
+options only names it:
 """,
-        _GENERATED,
-        *_commands(main, context),
-    ]
-    return "".join(parts)
+            _block(_listed(shared)),
+            _GENERATED,
+            *(_described(command, context, shared) for command, context in commands),
+        )
+    )
 
 
-def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    help_text = inspect.cleandoc(command.help or "").split("\f")[0].rstrip()
-    yield f"\n## {context.command_path}\n{help_text}\n\n```text\nusage: {usage}\n"
+def _records(command: click.Command, context: click.Context) -> list[_Record]:
+    """The options of a command; of its arguments, those of which more than the name is said."""
     # click keeps the option --help that it made first, perhaps in another context than palmctl's.
     given = [one for one in command.get_params(context) if one is not command.get_help_option(context)]
-    records = [record for one in given if (record := one.get_help_record(context))]
-    records.append((", ".join(context.help_option_names), "Show this message and exit."))
+    found = [record for one in given if (record := one.get_help_record(context))]
+    return [(name, " ".join(text.split())) for name, text in found if text.strip() or name.startswith("-")]
+
+
+def _described(command: click.Command, context: click.Context, shared: list[_Record]) -> str:
+    help_text = inspect.cleandoc(command.help or "").split("\f")[0].rstrip()
+    page = f"\n## {context.command_path}\n{help_text}\n"
+    records = _records(command, context)
+    if isinstance(command, click.Group) and not records:
+        return page
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    lines = [f"usage: {usage}", *_listed([record for record in records if record not in shared])]
+    if named := [option.split()[0] for option, text in records if (option, text) in shared]:
+        lines.append(f"  {', '.join(named)}")
+    return page + _block(lines)
+
+
+def _listed(records: list[_Record]) -> Iterator[str]:
     width = min(30, max((len(option) for option, _ in records), default=0))
-    for option, text in records:
-        yield f"  {option:<{width}}  {' '.join(text.split())}\n"
-    yield "```\n"
-    for name, child in children(command, context):
-        yield from _commands(child, click.Context(child, info_name=name, parent=context))
+    return (f"  {option:<{width}}  {text}".rstrip() for option, text in records)
+
+
+def _block(lines: Iterable[str]) -> str:
+    return "\n".join(("\n```text", *lines, "```\n"))
 
 
 # ---- health words

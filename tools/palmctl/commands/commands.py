@@ -3,12 +3,11 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from tools.palmctl.groups import children, first_sentence
+from tools.palmctl.groups import first_sentence, walk
 
 _EXIT_CODES = re.compile(r"^Exit codes? (?P<codes>.*?)(?:\n\n|\Z)", re.DOTALL | re.MULTILINE)
 _ONE_CODE = re.compile(
@@ -32,21 +31,17 @@ EXIT_CODES = {
 def commands(context: click.Context, *, as_json: bool) -> None:
     """List every command that is installed here."""
     root = context.find_root()
-    found = list(_leaves(root.command, root))
+    found = [
+        (command, under)
+        for command, under in walk(root.command, root)
+        if not isinstance(command, click.Group) or command.invoke_without_command
+    ]
     if as_json:
         told = [_described(command, under) for command, under in found]
         click.echo(json.dumps({"commands": told}, ensure_ascii=False))
         return
     for command, under in found:
         click.echo(f"{under.command_path}: {first_sentence(command)}")
-
-
-def _leaves(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
-    """Every command that does something, with its context: a group that runs without a command is one too."""
-    if not isinstance(command, click.Group) or command.invoke_without_command:
-        yield command, context
-    for name, child in children(command, context):
-        yield from _leaves(child, click.Context(child, info_name=name, parent=context))
 
 
 def _described(command: click.Command, context: click.Context) -> dict[str, Any]:
