@@ -15,16 +15,7 @@ from tools.cloud.port_database import port_db
 from tools.cloud.release import release
 from tools.cloud.secret import secret
 from tools.cloud.simulate import simulate
-from tools.cloud.store import (
-    Work,
-    echo,
-    of_environment,
-    of_tenant,
-    on_data,
-    on_store,
-    opened_store,
-    reported,
-)
+from tools.cloud.store import Work, echo, of_environment, of_tenant, on_data, on_store, opened_store
 from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
 
@@ -63,7 +54,6 @@ for _command in (backup, bundle, device, mail, config, factory_ca, port_db, rele
 @click.option("--no-admin", is_flag=True, help="Serve none of these.")
 @click.option("--metrics-per-device", is_flag=True, help="Also series for each device: for small fleets.")
 @on_data
-@reported
 def serve(
     *,
     data: Path,
@@ -390,7 +380,6 @@ def root_show() -> Work:
     help="RFC 3339; what will be expired then is deleted, for good: try that on a copy alone.",
 )
 @on_data
-@reported
 def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: bool) -> None:
     """Delete what is past its retention, and count it. Servers go on meanwhile."""
     from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339, system_now_ms

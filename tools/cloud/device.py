@@ -1,13 +1,12 @@
 """`palmctl cloud device`: how a board becomes one of this service's devices."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import Work, of_environment, on_data, on_store, on_this_store, reported
+from tools.cloud.store import Work, echo, of_environment, on_data, on_store, on_this_store
 from tools.palmctl.contract_name import ContractName
 from tools.palmctl.groups import WholeHelpGroup
 
@@ -44,7 +43,6 @@ def device() -> None:
 )
 @of_environment
 @on_data
-@reported
 def invite(
     *,
     data: Path,
@@ -93,13 +91,9 @@ def invite(
         }
 
     printed = on_this_store(data, database, work)
-    if as_json:
-        click.echo(json.dumps(printed))
-        return
-    if is_live(sys.stdout):
+    if not as_json and is_live(sys.stdout):
         _show_code(printed["string"])
-    for name, value in printed.items():
-        click.echo(f"{name}: {value}")
+    echo(printed, as_json=as_json)
 
 
 @device.command()

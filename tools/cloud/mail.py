@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import (
-    Work,
-    echo,
-    of_environment,
-    on_data,
-    on_store,
-    opened_store,
-    reported,
-)
+from tools.cloud.store import Work, echo, of_environment, on_data, on_store, opened_store
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -104,7 +96,6 @@ def config_show(*, environment: "Environment") -> Work:
 @click.option("--gallery-ttl-ms", type=click.IntRange(1, 6 * 3600 * 1000))
 @of_environment
 @on_data
-@reported
 def config_set(
     *, environment: "Environment", data: Path, database: str | None, as_json: bool, **given: Any
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tools.cloud.store import reported
+from tools.cloud.store import in_json, reported
 
 
 @click.command("port-db")
@@ -16,7 +16,7 @@ from tools.cloud.store import reported
     help="The data directory whose cloud.db is moved; its server must be stopped.",
 )
 @click.option("--database", required=True, metavar="URL", help="postgresql://… of an empty database.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@in_json
 @reported
 def port_db(*, data: Path, database: str, as_json: bool) -> None:
     """Copy a SQLite store into an empty PostgreSQL database, and prove that nothing was lost."""

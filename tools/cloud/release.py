@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from link1.plain_file import check_replaceable
-from tools.cloud.store import (
-    Command,
-    echo,
-    of_environment,
-    on_data,
-    opened_store,
-    reported,
-)
+from tools.cloud.store import Command, echo, of_environment, on_data, opened_store
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -66,7 +59,6 @@ def _version_numbers(_: click.Context, __: click.Parameter, text: str) -> str:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a file for a stick.")
 @of_environment
 @on_data
-@reported
 def release_create(
     *,
     data: Path,
@@ -194,7 +186,6 @@ def _of_rollout(move: Callable[..., "Callable[[Tx], bool] | None"]) -> Command:
     @click.option("--devices", is_flag=True, help="Name the devices.")
     @of_environment
     @on_data
-    @reported
     @wraps(move)
     def command(
         *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.cloud.store import echo, on_data, opened_store, reported
+from tools.cloud.store import echo, on_data, opened_store
 from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def secret() -> None:
 @secret.command("prepare")
 @_to
 @on_data
-@reported
 def secret_prepare(*, uri: str | None, data: Path, database: str | None, as_json: bool) -> None:
     """Make the next key without using it: copy secrets/ to the other servers, then rotate."""
     from cloud_client.reference_server.ops.key_rotation import prepare
@@ -43,7 +42,6 @@ def secret_prepare(*, uri: str | None, data: Path, database: str | None, as_json
 @secret.command("rotate")
 @_to
 @on_data
-@reported
 def secret_rotate(*, uri: str | None, data: Path, database: str | None, as_json: bool) -> None:
     """Wrap every stored key under a new key and destroy the old one, while servers run.
 

@@ -15,6 +15,7 @@ from tools.cloud.store import (
     Command,
     echo,
     environment_of,
+    in_json,
     of_environment,
     on_data,
     on_this_store,
@@ -34,7 +35,6 @@ _FOLDER = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Where simulated gates are kept, with their keys.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 _URL = click.option("--url", required=True, help="Where the server is: http://127.0.0.1:8710.")
 
 
@@ -56,7 +56,7 @@ def _on_gate(work: Callable[..., Awaitable[dict[str, Any]]]) -> Command:
 
     @_FOLDER
     @click.option("--device-id", required=True, metavar="D")
-    @_JSON
+    @in_json
     @reported
     @wraps(work)
     def run(*, folder: Path, device_id: str, as_json: bool, **given: Any) -> dict[str, Any]:
@@ -93,7 +93,6 @@ def _test_only(environment: "Environment") -> None:
 @_FOLDER
 @of_environment
 @on_data
-@reported
 def new_gate(
     *,
     data: Path,
@@ -165,7 +164,6 @@ def run_gates(*, folder: Path, as_json: bool) -> None:
 @_FOLDER
 @of_environment
 @on_data
-@reported
 def page(
     *,
     data: Path,

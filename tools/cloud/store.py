@@ -18,18 +18,18 @@ Command = Callable[..., Any]
 Work = Callable[["Tx", "Vault", int], dict[str, Any]]
 
 
+in_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
 def on_data(command: Command) -> Command:
-    """--data, --database and --json, which every command takes."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(
-        command
-    )
+    """--data, --database and --json, of a command on the server's data; its errors are `reported`."""
     command = click.option(
         "--database",
         envvar="PALM_CLOUD_DATABASE",
         show_envvar=True,
         metavar="URL",
         help="postgresql://… or sqlite:///PATH instead of cloud.db in the data directory.",
-    )(command)
+    )(in_json(reported(command)))
     return click.option(
         "--data",
         envvar="PALM_CLOUD_DATA",
@@ -75,7 +75,6 @@ def on_store(command: Callable[..., Work]) -> Command:
     """A command that answers with work: one write transaction on the store, whose result is printed."""
 
     @on_data
-    @reported
     @wraps(command)
     def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
         echo(on_this_store(data, database, command(**given)), as_json=as_json)
