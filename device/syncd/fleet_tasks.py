@@ -97,13 +97,11 @@ class UpdatesTask(SyncTask):
         self.backoff.succeeded()
         self._wanted = None
         try:
-            taken = read_answer(carrier.OfferTaken, await core.call("updates", payload=answer.body))
-        except IpcRefused as error:
-            _log.warning("updates: the core refuses the offer: %s", error)
-            self._context.core_refuses(self.name, error)
+            answered = await self.hand_over(core, "updates", "the offer", payload=answer.body)
+        except IpcRefused:
             self._ask_at_ms = _in_ms(self._context, CORE_REFUSES_S)
             return 0.0
-        self._context.core_takes(self.name)
+        taken = read_answer(carrier.OfferTaken, answered)
         self._ask_at_ms = _in_ms(self._context, _jittered(self._context, taken.next_after_s))
         self._wanted = taken.chunk
         return 0.0

@@ -9,6 +9,7 @@ core that may have restarted.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
@@ -115,18 +116,10 @@ class SyncContext:
             if isinstance(error, CloudProblem) and error.status == 401:
                 # A revoked device learns of its wipe by asking for its status.
                 self.status_wanted.set()
-            self._noticed(self.reachability.failed(error))
+            self.noticed(self.reachability.failed(error))
             raise
-        self._noticed(self.reachability.answered())
+        self.noticed(self.reachability.answered())
         return answer
-
-    def core_refuses(self, task: str, error: IpcRefused) -> None:
-        """The core refused the service's answer to a request of this task."""
-        self._noticed(self.reachability.refused(task, str(error)))
-
-    def core_takes(self, task: str) -> None:
-        """The core took one."""
-        self._noticed(self.reachability.taken(task))
 
     async def pause(self, seconds: float) -> None:
         """Wait; while the service is unreachable, only until another task has reached it."""
@@ -135,7 +128,8 @@ class SyncContext:
         else:
             await wait_at_most(self._online, seconds)
 
-    def _noticed(self, change: carrier.CloudState | None) -> None:
+    def noticed(self, change: carrier.CloudState | None) -> None:
+        """The state of the link, where it has changed."""
         if change is None:
             return
         if change.online:
@@ -163,6 +157,27 @@ class SyncTask(ABC):
 
     def core_lost(self) -> None:  # noqa: B027 - most tasks keep nothing that the core does not hold
         """The connection to the core was lost."""
+
+    async def hand_over(
+        self,
+        core: CoreLine,
+        op: str,
+        what: str,
+        request: WireObject | None = None,
+        *,
+        payload: bytes,
+        timeout_s: float = CORE_ANSWERS_S,
+    ) -> Packet:
+        """Give the core an answer of the service, which `what` names; whether it takes it is part of the
+        link's state. Raises IpcError."""
+        try:
+            taken = await core.call(op, request, payload, timeout_s=timeout_s)
+        except IpcRefused as error:
+            _log.warning("%s: the core refuses %s: %s", self.name, what, error)
+            self._context.noticed(self._context.reachability.refused(self.name, str(error)))
+            raise
+        self._context.noticed(self._context.reachability.taken(self.name))
+        return taken
 
 
 class GalleryTask(SyncTask):
@@ -194,20 +209,18 @@ class GalleryTask(SyncTask):
             return course.failed(error)
         try:
             if isinstance(request, FetchDeltas):
-                taken = await core.call("gallery.deltas", payload=page.body)
+                taken = await self.hand_over(core, "gallery.deltas", "a page", payload=page.body)
                 elapsed_s = (self._context.clock.monotonic_ms() - asked_ms) / 1000
-                self._context.core_takes(self.name)
                 return course.deltas_taken(read_answer(carrier.GalleryPosition, taken), elapsed_s)
-            taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
+            taken = await self.hand_over(
+                core, "gallery.snapshot", "a page", payload=page.body, timeout_s=LAST_PAGE_TAKES_S
+            )
         except IpcRefused as error:
-            _log.warning("gallery: the core refuses a page: %s", error)
-            self._context.core_refuses(self.name, error)
             position = await _position_of(core)
             if position is None:
                 self._course = None
                 return NO_GALLERY_S
             return course.page_refused(error.code, position)
-        self._context.core_takes(self.name)
         applied = read_answer(carrier.SnapshotPageTaken, taken)
         return course.snapshot_page_taken(
             applied.position, done=applied.done, next_cursor=next_cursor_of(page.body)
@@ -244,13 +257,11 @@ class VerdictTask(SyncTask):
             return await self._answered(core, answer, offered.ticket)
 
     async def _answered(self, core: CoreLine, answer: Answer, ticket: int) -> float:
+        answered = carrier.BatchAnswered(ticket, answer.status, "")
         try:
-            await core.call("verdicts.done", carrier.BatchAnswered(ticket, answer.status, ""), answer.body)
-        except IpcRefused as error:
-            _log.warning("verdicts: the core refuses the answer: %s", error)
-            self._context.core_refuses(self.name, error)
+            await self.hand_over(core, "verdicts.done", "the answer", answered, payload=answer.body)
+        except IpcRefused:
             return self.backoff.failed()
-        self._context.core_takes(self.name)
         self.backoff.succeeded()
         self._size.taken()
         return 0.0
@@ -272,13 +283,8 @@ class KeysTask(SyncTask):
     async def step(self, core: CoreLine) -> float:
         answer = await self._context.ask(self._cloud.signing_keys())
         self.backoff.succeeded()
-        try:
-            await core.call("keys", payload=answer.body)
-        except IpcRefused as error:
-            _log.warning("keys: the core refuses them: %s", error)
-            self._context.core_refuses(self.name, error)
-        else:
-            self._context.core_takes(self.name)
+        with contextlib.suppress(IpcRefused):
+            await self.hand_over(core, "keys", "them", payload=answer.body)
         return KEYS_EVERY_S
 
 
@@ -308,12 +314,9 @@ class StatusTask(SyncTask):
         if answer.server_time_ms is not None:
             await core.call("time", carrier.ServiceTime(answer.server_time_ms))
         try:
-            taken = await core.call("status", payload=answer.body)
-        except IpcRefused as error:
-            _log.warning("status: the core refuses it: %s", error)
-            self._context.core_refuses(self.name, error)
+            taken = await self.hand_over(core, "status", "it", payload=answer.body)
+        except IpcRefused:
             return STATUS_EVERY_S
-        self._context.core_takes(self.name)
         told = read_answer(carrier.StatusTaken, taken)
         if told.wiped is not None:
             await self._confirm_wipe(core, told.wiped)
