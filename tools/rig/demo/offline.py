@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from device.config.config import load_config, write_config
-from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
 from tools.rig.demo.back_office import BackOffice
-from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.narrator import Narrator
 from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.demo.setting import (
@@ -24,7 +22,7 @@ from tools.rig.demo.setting import (
     start_device,
     start_validator,
 )
-from tools.rig.demo.story import PLACE, DemoPerson, GateStory, Scene
+from tools.rig.demo.story import PLACE, DemoPerson, GateStory, Scene, a_stranger, three_people
 from tools.rig.demo.waiting import wait_until
 from tools.rig.virtual_camera import VirtualCamera
 
@@ -48,10 +46,7 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
             narrator, stage, cloud, Site("palm-desk-1", "gate-1", folder, desk_camera.source)
         )
         desk = Scene(narrator=narrator, device=desk_device, office=office, camera=desk_camera)
-        people = [
-            DemoPerson(name, make_person(seed))
-            for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
-        ]
+        people = three_people()
         for person in people[:2]:
             desk.enrol(person)
         gate = _start_gate(narrator, stage, cloud, Site("palm-gate-2", "gate-2", folder, gate_camera.source))
@@ -63,11 +58,9 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
             validator=start_validator(narrator, folder, stage, gate, mail=cloud),
             office=office,
             camera=gate_camera,
-            first_occasion=501,
+            occasion=500,
         ).play_offline(people, desk, lambda: start_validator(narrator, folder, stage, gate, mail=cloud))
-        failed = {name: code for name, code in stage.stop().items() if code != 0}
-    if failed:
-        raise DemoFailed(f"{', '.join(failed)} did not end cleanly (exit codes {failed}); see {logs}")
+        stage.stop_cleanly()
 
 
 def _start_gate(narrator: Narrator, stage: RunningPrograms, cloud: Cloud, site: Site) -> DemoDevice:
@@ -88,14 +81,14 @@ class OfflineStory(GateStory):
         """`desk`: a device elsewhere at which people are enrolled; `start_mail`: a validator that carries."""
         ana, bento, clara = people
         self._caught_up(desk)
-        self._narrator.act("Passages at the offline gate")
+        self.narrator.act("Passages at the offline gate")
         self.show_palm(ana, "L", "accept")
         self.show_palm(bento, "R", "accept")
-        self.show_palm(DemoPerson("a stranger", make_person(999)), "R", "reject")
+        self.show_palm(a_stranger(), "R", "reject")
         self.reconcile()
         self._settled()
 
-        self._narrator.act("No mail is carried; a person is enrolled elsewhere; the mail comes back")
+        self.narrator.act("No mail is carried; a person is enrolled elsewhere; the mail comes back")
         self.validator.stop()
         desk.enrol(clara)
         self.validator = start_mail()
@@ -104,7 +97,7 @@ class OfflineStory(GateStory):
 
         self._reconfigure()
         took_s = self.erase(bento, within_s=BY_MAIL_WITHIN_S)
-        self._narrator.say(
+        self.narrator.say(
             "erased_by_mail", f"the tombstone came by mail after {took_s:.0f} s", took_s=round(took_s, 1)
         )
         self.reconcile()
@@ -114,16 +107,16 @@ class OfflineStory(GateStory):
 
     def _reconfigure(self) -> None:
         """Thresholds and trusted keys change by mail."""
-        self._narrator.act("Configuration and trusted keys by mail")
-        thr_id, place = "palm-demo-t2", self._cloud.place
+        self.narrator.act("Configuration and trusted keys by mail")
+        thr_id, place = "palm-demo-t2", self.cloud.place
         palmctl("cloud", "config", "set", *place, "--thr-id", thr_id, "--quality-q", "40")
         wait_until(
             "the configuration to come by mail",
             BY_MAIL_WITHIN_S,
             lambda: self.status().thr_id == thr_id,
         )
-        self._narrator.say("configured", f"thresholds {thr_id} are in force at the gate", thr_id=thr_id)
-        site = self._device.site
+        self.narrator.say("configured", f"thresholds {thr_id} are in force at the gate", thr_id=thr_id)
+        site = self.device.site
         bundle = site.folder / "trust-bundle.json"
         bundle.write_text(json.dumps(palmctl("cloud", "mail", "bundle", *place)), encoding="utf-8")
         sent = palmctl(
@@ -135,7 +128,7 @@ class OfflineStory(GateStory):
             BY_MAIL_WITHIN_S,
             lambda: self.status().mail.in_applied_seq >= sent["seq"],
         )
-        self._narrator.say("trusted", "a signed bundle of the keys that count now is pinned")
+        self.narrator.say("trusted", "a signed bundle of the keys that count now is pinned")
 
     def _caught_up(self, desk: Scene) -> None:
         """The gallery and its freshness have come."""
@@ -144,7 +137,7 @@ class OfflineStory(GateStory):
         wait_until("a fresh head to come by mail", BY_MAIL_WITHIN_S, lambda: self.status().serving)
         status = self.status()
         gallery, applied_seq = status.gallery, status.mail.in_applied_seq
-        self._narrator.say(
+        self.narrator.say(
             "gallery_by_mail",
             f"the offline device holds {gallery.templates} templates at seq {seq}, fresh for "
             f"{gallery.left_s // 60} minutes; {applied_seq} records of its inbox are applied",
@@ -161,7 +154,7 @@ class OfflineStory(GateStory):
 
         wait_until("receipts to release the outbox", BY_MAIL_WITHIN_S, released)
         mail = self.status().mail
-        self._narrator.say(
+        self.narrator.say(
             "receipts",
             f"receipts cover outbox records up to {mail.out_acked_seq}; no verdict waits on the device",
             **mail.to_obj(),
@@ -169,13 +162,11 @@ class OfflineStory(GateStory):
 
     def _give_up(self, somebody: DemoPerson) -> None:
         """A revocation by mail: the gallery is destroyed, and no palm is recognised any more."""
-        self._narrator.act("The gate is reported stolen")
+        self.narrator.act("The gate is reported stolen")
         self.revoke("stolen")
         wait_until("the revocation to come by mail", BY_MAIL_WITHIN_S, self._is_revoked)
         wait_until("the gallery to be destroyed", 10, lambda: self.status().gallery.templates == 0)
-        self._narrator.say(
-            "revoked", "the order came signed, through the validator; the gallery is destroyed"
-        )
+        self.narrator.say("revoked", "the order came signed, through the validator; the gallery is destroyed")
         self.show_palm(somebody, "L", "abstain")
 
     def _is_revoked(self) -> bool:

@@ -174,6 +174,14 @@ class RunningPrograms:
         """End all programs, the last started first; returns their exit codes."""
         return {program.name: program.stop() for program in reversed(self.programs)}
 
+    def stop_cleanly(self) -> None:
+        """The same; raises DemoFailed when one of them ends with anything but 0."""
+        failed = {name: code for name, code in self.stop().items() if code != 0}
+        if failed:
+            raise DemoFailed(
+                f"{', '.join(failed)} did not end cleanly (exit codes {failed}); see {self.logs}"
+            )
+
 
 @contextmanager
 def notify_socket(path: Path) -> Iterator[tuple[str, socket.socket]]:

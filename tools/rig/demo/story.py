@@ -46,6 +46,19 @@ class DemoPerson:
     subject: Json = field(default_factory=dict)
 
 
+def three_people() -> list[DemoPerson]:
+    return [
+        DemoPerson("Ana", make_person(101)),
+        DemoPerson("Bento", make_person(102)),
+        DemoPerson("Clara", make_person(103)),
+    ]
+
+
+def a_stranger() -> DemoPerson:
+    """A person who was never enrolled."""
+    return DemoPerson("a stranger", make_person(999))
+
+
 @dataclass
 class ShownPalm:
     """One palm that was shown, for the table at the end."""
@@ -71,58 +84,48 @@ def run(narrator: Narrator, folder: Path) -> None:
         GateStory(
             narrator=narrator, cloud=cloud, device=device, validator=validator, office=office, camera=camera
         ).play()
-        failed = {name: code for name, code in stage.stop().items() if code != 0}
-    if failed:
-        raise DemoFailed(f"{', '.join(failed)} did not end cleanly (exit codes {failed}); see {logs}")
+        stage.stop_cleanly()
 
 
+@dataclass(kw_only=True)
 class Scene:
     """A device with its camera, and the back office that people come from."""
 
-    def __init__(
-        self,
-        *,
-        narrator: Narrator,
-        device: DemoDevice,
-        office: BackOffice,
-        camera: VirtualCamera,
-        first_occasion: int = 1,
-    ) -> None:
-        """`first_occasion`: seed of the first film shown here; no two devices are shown the same one."""
-        self._narrator = narrator
-        self._device = device
-        self._office = office
-        self._camera = camera
-        self._occasion = first_occasion - 1
+    narrator: Narrator
+    device: DemoDevice
+    office: BackOffice
+    camera: VirtualCamera
+    occasion: int = 0
+    """Seed of the last film shown here; no two devices are shown the same one."""
 
     def enrol(self, person: DemoPerson) -> None:
         """A back office opens a session; the device reads its code and captures both palms."""
-        say = self._narrator.say
-        self._narrator.act(f"Enrolment of {person.name}")
+        say = self.narrator.say
+        self.narrator.act(f"Enrolment of {person.name}")
         reference = f"acct-{person.name.lower()}"
-        person.subject = self._office.create_person(reference, onboard_ref=f"card:{person.name.lower()}")
+        person.subject = self.office.create_person(reference, onboard_ref=f"card:{person.name.lower()}")
         subject_id = person.subject["subject_id"]
         for purpose in ("enrollment", "identification"):
-            self._office.grant(subject_id, purpose)
+            self.office.grant(subject_id, purpose)
         say("person", f"{reference} is subject {subject_id}; both consents recorded", subject_id=subject_id)
-        session = self._office.open_enrolment(subject_id)
+        session = self.office.open_enrolment(subject_id)
         session_id = session["session_id"]
         say("session", f"session {session_id}: its QR code is held before the camera", session_id=session_id)
 
-        self._camera.queue(show_qr(session["qr_payload"], self._next_occasion(), 12, scene_seed=PLACE))
+        self.camera.queue(show_qr(session["qr_payload"], self._next_occasion(), 12, scene_seed=PLACE))
         for hand in BOTH_HANDS:
             word = _HAND_WORDS[hand]
             wait_until(f"the device to ask for the {word} palm", 20, partial(self._asks_for, hand))
-            self._camera.queue(
+            self.camera.queue(
                 passage(person.palms, hand, self._next_occasion(), frames_held=24, scene_seed=PLACE)
             )
             say("palm_shown", f"{person.name} shows the {word} palm", good=None, hand=hand)
-        done = wait_for("the enrolment session to end", 30, lambda: _ended(self._office.session(session_id)))
+        done = wait_for("the enrolment session to end", 30, lambda: _ended(self.office.session(session_id)))
         if done["status"] != "completed":
             raise DemoFailed(f"the enrolment session ended as {done['status']}")
         by = done["completed_by_device_id"]
         say("enrolled", f"completed by {by}", enrollment_id=done["enrollment_id"])
-        seq = self._office.get(f"/v1/subjects/{subject_id}")["gallery_seq"]
+        seq = self.office.get(f"/v1/subjects/{subject_id}")["gallery_seq"]
         wait_until("the gallery delta to reach the device", 10, lambda: self.gallery_seq() >= seq)
         say("delta", f"the device's own gallery is at seq {seq}: it knows {person.name} offline", seq=seq)
 
@@ -132,12 +135,12 @@ class Scene:
 
     def status(self) -> CoreStatus:
         """What `palmctl status` says on the device."""
-        return read_status(self._device.control_socket)
+        return read_status(self.device.control_socket)
 
     def _next_occasion(self) -> int:
         """A seed for one film, so that no capture is like another."""
-        self._occasion += 1
-        return self._occasion
+        self.occasion += 1
+        return self.occasion
 
     def _asks_for(self, hand: Handedness) -> bool:
         enrolment = self.status().enrolment
@@ -145,41 +148,24 @@ class Scene:
         return enrolment.step == "show_hand" and capture is not None and capture.hand == hand
 
 
+@dataclass(kw_only=True)
 class GateStory(Scene):
     """What happens at a gate, once everything runs."""
 
-    def __init__(
-        self,
-        *,
-        narrator: Narrator,
-        cloud: Cloud,
-        device: DemoDevice,
-        validator: Program,
-        office: BackOffice,
-        camera: VirtualCamera,
-        first_occasion: int = 1,
-    ) -> None:
-        super().__init__(
-            narrator=narrator, device=device, office=office, camera=camera, first_occasion=first_occasion
-        )
-        self._cloud = cloud
-        self.validator = validator
-        self._shown: list[ShownPalm] = []
+    cloud: Cloud
+    validator: Program
+    shown: list[ShownPalm] = field(default_factory=list)
 
     def play(self) -> None:
-        ana, bento, clara = (
-            DemoPerson(name, make_person(seed))
-            for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
-        )
-        stranger = DemoPerson("a stranger", make_person(999))
-        for person in (ana, bento, clara):
+        ana, bento, clara = people = three_people()
+        for person in people:
             self.enrol(person)
-        self._narrator.act("Passages: known palms, a stranger, a poor capture")
+        self.narrator.act("Passages: known palms, a stranger, a poor capture")
         self.show_palm(ana, "L", "accept")
         self.show_palm(bento, "R", "accept")
         self.show_palm(clara, "L", "accept")
         self.show_palm(ana, "R", "accept")
-        self.show_palm(stranger, "R", "reject")
+        self.show_palm(a_stranger(), "R", "reject")
         self.show_palm(clara, "R", "abstain", poor=True)
         self.reconcile()
         self._erase(bento)
@@ -192,14 +178,14 @@ class GateStory(Scene):
             film = poor_capture(person.palms, hand, occasion, frames_held=36, scene_seed=PLACE)
         else:
             film = passage(person.palms, hand, occasion, frames_held=20, scene_seed=PLACE)
-        self._camera.queue(film)
+        self.camera.queue(film)
         line = self.validator.wait_line(lambda line: "outcome" in line, 30)
         if line["decision"] != expected or line["verified"] is not True:
             raise DemoFailed(f"{person.name}'s palm gave {line['decision']} {line['result']}, not {expected}")
         if expected == "accept" and line["subject_ref"] != person.subject["subject_ref"]:
             raise DemoFailed(f"{person.name}'s palm was taken for another person's")
         what = "a dark, blurred capture of " if poor else ""
-        self._narrator.say(
+        self.narrator.say(
             "passage",
             f"{what}{person.name}, {_HAND_WORDS[hand]}: {line['decision']} {line['result']}, "
             f"score {line['score_q']}, verdict {line['verdict_ref'][:8]}… → {line['outcome']}",
@@ -209,27 +195,27 @@ class GateStory(Scene):
                 for name in ("decision", "result", "score_q", "verdict_ref", "outcome", "actuated")
             },
         )
-        self._shown.append(ShownPalm(person.name, hand, line))
+        self.shown.append(ShownPalm(person.name, hand, line))
 
     def reconcile(self) -> None:
         """Find every verdict again in the cloud, complete and with a proof that verifies."""
-        refs = [shown.line["verdict_ref"] for shown in self._shown]
+        refs = [shown.line["verdict_ref"] for shown in self.shown]
         records = wait_for("all verdicts to be complete in the cloud", 20, lambda: self._complete(refs))
-        for shown in self._shown:
+        for shown in self.shown:
             ref = shown.line["verdict_ref"]
-            proof = self._office.get(f"/v1/verdicts/{ref}")
-            verdict = check_proof(proof, self._device.verdict_key, self._cloud.validator_key)
+            proof = self.office.get(f"/v1/verdicts/{ref}")
+            verdict = check_proof(proof, self.device.verdict_key, self.cloud.validator_key)
             if verdict.verdict_seq != records[ref]["verdict_seq"]:
                 raise DemoFailed("a verdict record and its signed verdict differ")
             shown.reconciliation = records[ref]["reconciliation"]
-        self._narrator.say(
+        self.narrator.say(
             "reconciled",
             f"GET /v1/verdicts: {len(refs)} verdicts, each complete, each proof good under the pinned keys",
             verdicts=len(refs),
         )
 
     def _complete(self, refs: list[str]) -> dict[str, Json] | None:
-        page = self._office.get("/v1/verdicts", device_id=self._device.site.device_id, limit="200")["data"]
+        page = self.office.get("/v1/verdicts", device_id=self.device.site.device_id, limit="200")["data"]
         found = {item["verdict_id"]: item for item in page}
         complete = all(ref in found and found[ref]["reconciliation"] == "complete" for ref in refs)
         return found if complete else None
@@ -246,11 +232,11 @@ class GateStory(Scene):
 
         Returns how long the tombstone took, in seconds.
         """
-        say = self._narrator.say
-        self._narrator.act(f"Erasure of {person.name}")
+        say = self.narrator.say
+        self.narrator.act(f"Erasure of {person.name}")
         begun = time.monotonic()
-        receipt = self._office.erase(person.subject["subject_id"])
-        statement = check_receipt(receipt, self._office.get("/v1/keys"))
+        receipt = self.office.erase(person.subject["subject_id"])
+        statement = check_receipt(receipt, self.office.get("/v1/keys"))
         gone = statement["erased"]
         say("erased", f"receipt {receipt['receipt_id']}, signed: {', '.join(gone)} gone", erased=gone)
         seq = statement["gallery"]["seq"]
@@ -265,11 +251,11 @@ class GateStory(Scene):
         )
         path = f"/v1/erasure-receipts/{receipt['receipt_id']}"
         told = wait_for(
-            "complete propagation", within_s, lambda: _settled(self._office.get(path)["propagation"])
+            "complete propagation", within_s, lambda: _settled(self.office.get(path)["propagation"])
         )
         reached = f"{told['devices_acknowledged']} of {told['devices_total']} devices"
         say("propagation", f"propagation {told['status']}: {reached}", **told)
-        if self._office.status_of(f"/v1/subjects/{person.subject['subject_id']}") != 404:
+        if self.office.status_of(f"/v1/subjects/{person.subject['subject_id']}") != 404:
             raise DemoFailed("the erased person is still there")
         person.name = f"{person.name}, erased"
         self.show_palm(person, "R", "reject")
@@ -277,7 +263,7 @@ class GateStory(Scene):
 
     def revoke(self, reason: str) -> None:
         """The operator gives the device up."""
-        self._office.revoke(self._device.site.device_id, reason)
+        self.office.revoke(self.device.site.device_id, reason)
 
     def sum_up(self) -> None:
         """The table of all palms that were shown."""
@@ -292,11 +278,11 @@ class GateStory(Scene):
                 shown.line["outcome"],
                 shown.reconciliation,
             )
-            for shown in self._shown
+            for shown in self.shown
         ]
-        self._narrator.table("summary", header, rows)
+        self.narrator.table("summary", header, rows)
         latency = self.status().latency
-        self._narrator.say(
+        self.narrator.say(
             "latency",
             f"from the frame that decided to the verdict in the cable: {(latency.p50_us or 0) / 1000:.0f} ms "
             f"(median of {latency.count})",
