@@ -24,7 +24,8 @@ from models.hand import HandFinder
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.background import Look
 from models.synthesis.person import SyntheticPerson, make_person
-from models.synthesis.scene import random_pose, random_setting, render_frame
+from models.synthesis.render import render_frame
+from models.synthesis.scene import random_pose, random_setting
 
 Scores = NDArray[np.float32]
 

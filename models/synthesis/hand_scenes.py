@@ -12,7 +12,7 @@ from models.synthesis.background import Look, Pixels, background
 from models.synthesis.clutter import clutter
 from models.synthesis.person import make_person
 from models.synthesis.raster import Points
-from models.synthesis.render import FRAME_SIZE, Size
+from models.synthesis.render import FRAME_SIZE, Size, project
 from models.synthesis.worn_hand import FIST, POINTING, PRESSED, WornHand, open_hand, shut_hand, wide_posture
 
 Homography = NDArray[np.float64]
@@ -105,12 +105,6 @@ def place(
     home[:2, 2] = -worn.points[5]
     there[:2, 2] = middle
     return np.asarray(there @ away @ turn @ home)
-
-
-def project(matrix: Homography, points: Points) -> Points:
-    """Points (n, 2) through a homography."""
-    out = np.hstack([points, np.ones((len(points), 1))]) @ matrix.T
-    return np.asarray(out[:, :2] / out[:, 2:])
 
 
 def bend(rng: np.random.Generator, size: Size, amount_px: float) -> NDArray[np.float32] | None:

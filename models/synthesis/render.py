@@ -104,8 +104,8 @@ def render_frame_with_truth(
     frame = _compose(canvas.pixels, matrix, ground, canvas.palm_width_px / pose.palm_width_px)
     truth = HandTruth(
         hand,
-        _project(matrix, canvas.valleys),
-        _project(matrix, canvas.centre[None])[0],
+        project(matrix, canvas.valleys),
+        project(matrix, canvas.centre[None])[0],
         pose.palm_width_px,
     )
     return expose(frame, setting, rng), truth
@@ -126,7 +126,8 @@ def placement(canvas: HandCanvas, pose: Pose) -> NDArray[np.float64]:
     return np.asarray(there @ lean @ turn @ home, dtype=np.float64)
 
 
-def _project(matrix: NDArray[np.float64], points: Points) -> Points:
+def project(matrix: NDArray[np.float64], points: Points) -> Points:
+    """Points (n, 2) through a homography."""
     out = np.hstack([points, np.ones((len(points), 1))]) @ matrix.T
     return np.asarray(out[:, :2] / out[:, 2:], dtype=np.float64)
 

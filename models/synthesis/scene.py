@@ -16,31 +16,7 @@ from models.synthesis.background import Look, Pixels, background
 from models.synthesis.hand_canvas import Light
 from models.synthesis.person import SyntheticPerson
 from models.synthesis.raster import Points
-from models.synthesis.render import (
-    FRAME_SIZE,
-    HandTruth,
-    Pose,
-    Setting,
-    Size,
-    expose,
-    render_frame,
-    render_frame_with_truth,
-)
-
-__all__ = [
-    "FRAME_SIZE",
-    "HandTruth",
-    "Pose",
-    "Setting",
-    "empty_scene",
-    "passage",
-    "poor_capture",
-    "random_pose",
-    "random_setting",
-    "render_frame",
-    "render_frame_with_truth",
-    "show_qr",
-]
+from models.synthesis.render import FRAME_SIZE, Pose, Setting, Size, expose, render_frame
 
 _DOMAIN: Final = 0xF117
 
@@ -93,15 +69,8 @@ def passage(
     rng = np.random.default_rng([_DOMAIN, seed])
     held = random_pose(rng)
     setting = random_setting(rng, scene_seed)
-    yield from _film(
-        rng,
-        person,
-        hand,
-        held,
-        setting=setting,
-        look=look,
-        frames=(frames_in, frames_held, frames_out),
-    )
+    frames = (frames_in, frames_held, frames_out)
+    yield from _film(rng, person, hand, held, setting=setting, look=look, frames=frames)
 
 
 def poor_capture(
@@ -120,15 +89,8 @@ def poor_capture(
     held = random_pose(rng)
     good = random_setting(rng, scene_seed)
     poor = Setting(scene_seed, good.light, 0.6, 3.0, 9.0)
-    yield from _film(
-        rng,
-        person,
-        hand,
-        held,
-        setting=poor,
-        look=look,
-        frames=(frames_in, frames_held, frames_out),
-    )
+    frames = (frames_in, frames_held, frames_out)
+    yield from _film(rng, person, hand, held, setting=poor, look=look, frames=frames)
 
 
 def empty_scene(seed: int, n: int, *, look: Look = "rgb", scene_seed: int = 0) -> Iterator[Pixels]:
@@ -166,13 +128,7 @@ def _qr_card(payload: str) -> Pixels:
     return np.asarray(cv2.convertScaleAbs(card, alpha=0.78, beta=28), dtype=np.uint8)
 
 
-def _hold_card(
-    card: Pixels,
-    ground: Pixels,
-    centre: Points,
-    side: float,
-    angle: float,
-) -> Pixels:
+def _hold_card(card: Pixels, ground: Pixels, centre: Points, side: float, angle: float) -> Pixels:
     height, width = ground.shape[:2]
     k = side / card.shape[0]
     c, s = float(np.cos(angle)) * k, float(np.sin(angle)) * k

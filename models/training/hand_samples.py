@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.hand_network import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
-from models.synthesis.hand_scenes import Homography, bend, compose, develop, place, project, squash, unbend
+from models.synthesis.hand_scenes import Homography, bend, compose, develop, place, squash, unbend
 from models.synthesis.raster import Points
+from models.synthesis.render import project
 from models.synthesis.worn_hand import WornHand
 from models.training.hand_pool import GROUND_PX, Pool
 

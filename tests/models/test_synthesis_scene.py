@@ -5,17 +5,13 @@ import pytest
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
+from models.synthesis.render import FRAME_SIZE, Pose, Setting, render_frame, render_frame_with_truth
 from models.synthesis.scene import (
-    FRAME_SIZE,
-    Pose,
-    Setting,
     empty_scene,
     passage,
     poor_capture,
     random_pose,
     random_setting,
-    render_frame,
-    render_frame_with_truth,
     show_qr,
 )
 from models.training.canvases import draw_palm

@@ -38,7 +38,8 @@ from device.values.status import CableStatus, HealthNote
 from models.frames import CameraFrame
 from models.hand_landmarks import installed_landmarks, weights_folder
 from models.synthesis.person import make_person
-from models.synthesis.scene import random_pose, random_setting, render_frame
+from models.synthesis.render import render_frame
+from models.synthesis.scene import random_pose, random_setting
 from tests.cloud_client.scripted_http import http, problem, scripted
 from tests.device.factory import make_board, make_ca
 from tests.device.status_makers import some_status
