@@ -28,12 +28,13 @@ class Running:
     ready_s: float
     pid: int
 
-    @property
-    def rss_bytes(self) -> int:
-        """Memory that it has in RAM now."""
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) * 1024
+
+def rss_bytes(pid: int) -> int:
+    """Memory that a process has in RAM now."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise BenchFailed(f"process {pid} has ended")
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def measure_start(config_path: Path, templates: int) -> dict[str, Any]:
     for _ in range(3):
         with running_palmd(config_path) as palmd:
             ready.append(palmd.ready_s)
-            memory.append(palmd.rss_bytes)
+            memory.append(rss_bytes(palmd.pid))
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
         bare.append(time.perf_counter() - begun)

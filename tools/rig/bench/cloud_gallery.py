@@ -19,7 +19,7 @@ from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, seal
 from gallery.stream import Entry, entry_sha256, state_of
-from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.daemon import BenchFailed, rss_bytes
 from tools.rig.bench.cloud_server import (
     MODEL_ID,
     BenchDevice,
@@ -28,7 +28,7 @@ from tools.rig.bench.cloud_server import (
     enrolment_body,
     on_store,
 )
-from tools.rig.bench.http_load import LoadConnection, connections, cpu_s, drive, rss_bytes
+from tools.rig.bench.http_load import LoadConnection, connections, cpu_s, drive
 
 _DELTAS = "/v1/gallery/deltas"
 _HANDS = "LR"

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from cloud_client.reference_server.domain.verdicts.expiry import VERDICT_MONTHS
 from cloud_client.reference_server.store.base import Tx
-from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.daemon import BenchFailed, rss_bytes
 from tools.rig.bench import many_verdicts
 from tools.rig.bench.cloud_gallery import allow_files, await_idle, fill_gallery, person_id, register
 from tools.rig.bench.cloud_requests import measure_batches
@@ -40,7 +40,7 @@ from tools.rig.bench.cloud_server import (
     serving,
     with_new_key,
 )
-from tools.rig.bench.http_load import connections, cpu_s, drive, rss_bytes
+from tools.rig.bench.http_load import connections, cpu_s, drive
 from tools.rig.bench.thin_clients import ThinClient, asked_steadily, beside
 
 ERASURE_BAR_MS: Final = 1000

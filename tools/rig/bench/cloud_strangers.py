@@ -18,10 +18,10 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from cloud_client.http_signature import new_nonce
-from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.daemon import BenchFailed, rss_bytes
 from tools.rig.bench.cloud_gallery import allow_files, measure_waiting, register
 from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, files_of_a_service, serving
-from tools.rig.bench.http_load import LoadConnection, rss_bytes
+from tools.rig.bench.http_load import LoadConnection
 from tools.rig.bench.lifeline import end_with_parent
 
 BAR_MS: Final = 50

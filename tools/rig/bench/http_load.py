@@ -83,11 +83,3 @@ def cpu_s(pid: int) -> float:
     """CPU seconds that the threads of a process have used so far, in user and kernel mode."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
-
-
-def rss_bytes(pid: int) -> int:
-    """Resident memory of a process now."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise BenchFailed("the server process has gone")

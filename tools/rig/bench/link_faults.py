@@ -13,20 +13,11 @@ from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.events import DecisionReceived, Proven
 from link1.objects import PREV_REF_OF_FIRST, Request
-from link1.signed import Kind, object_ref, sign_object
+from link1.signed import object_ref
 from link1.validator.desk import ValidatorDesk, VerdictAnswered, accept_all
-from link1.validator.end import ValidatorEnd
 from link1.validator.memory import DeskMemory
 from tools.palmctl.bench.daemon import BenchFailed
-from tools.rig.bench.link_peer import (
-    DBD_ID,
-    DEVICE_KEY,
-    GATE_ID,
-    VALIDATOR_KEY,
-    answer,
-    new_device_end,
-    verdict_on,
-)
+from tools.rig.bench.link_peer import answer, new_device_end, new_validator_end, signed_verdict
 
 PASSAGES = 200
 TTL_MS = 15_000
@@ -77,16 +68,8 @@ class FaultyLink:
         self._stored: dict[str, JsonObject] = {}
         self._open: set[str] = set()
         self._last_ref = PREV_REF_OF_FIRST
-        end = ValidatorEnd(
-            dbd_id=DBD_ID,
-            gate_id=GATE_ID,
-            key=VALIDATOR_KEY,
-            device_keys=lambda kid, _at_ms: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
-            passage_sensor=False,
-            random=self.rng.randbytes,
-        )
         self.desk = ValidatorDesk(
-            end,
+            new_validator_end(self.rng.randbytes),
             decide=accept_all,
             memory=DeskMemory(),
             save=lambda _memory: None,
@@ -100,8 +83,7 @@ class FaultyLink:
     def _sign(self, request: Request, _request_ref: str) -> JsonObject:
         """The stored verdict for a request that comes again, byte for byte."""
         if request.txn_id not in self._stored:
-            verdict = verdict_on(request, len(self._stored) + 1, self._last_ref)
-            wrapper = sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
+            wrapper = signed_verdict(request, len(self._stored) + 1, self._last_ref)
             self._stored[request.txn_id] = wrapper
             self._last_ref = object_ref(wrapper)
             self._open.add(self._last_ref)

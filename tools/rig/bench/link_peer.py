@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device.journal.journal import Journal
+from device.passage.decision import Outcome, build_verdict
 from device.platform.clock import SystemClock
 from link1.bodies import MailAck, MailChunk, MailState
 from link1.canonical import JsonObject
@@ -24,6 +25,7 @@ from link1.device_end import DeviceEnd
 from link1.events import DeviceEvent, Proven, RequestReceived
 from link1.frames import Channel, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.keys import SigningKey
+from link1.link import RandomSource
 from link1.objects import (
     PREV_REF_OF_FIRST,
     AppVersion,
@@ -32,12 +34,12 @@ from link1.objects import (
     MailMarks,
     Pad,
     Request,
-    Verdict,
     VerdictResult,
 )
 from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
+from link1.validator.end import ValidatorEnd
 from tools.rig.bench.lifeline import end_with_standard_input
 
 DEVICE_ID, GATE_ID, DBD_ID = "palm-bench", "gate-bench", "dbd-bench"
@@ -49,31 +51,30 @@ Sign = Callable[[Request, str], JsonObject]
 """(request, reference of its wrapper) → the signed verdict on it, numbered and chained."""
 
 
-def verdict_on(request: Request, seq: int, prev_ref: str) -> Verdict:
-    """The verdict of a device that recognises every palm at once."""
-    return Verdict(
-        txn_id=request.txn_id,
-        gate_id=request.gate_id,
-        dbd_id=request.dbd_id,
-        nonce_b64=request.nonce_b64,
-        issued_at_ms=request.issued_at_ms,
-        ttl_ms=request.ttl_ms,
-        decided_at_ms=time.time_ns() // 1_000_000,
-        device_id=DEVICE_ID,
-        result=VerdictResult.MATCH,
-        verdict_seq=seq,
-        prev_ref=prev_ref,
+def signed_verdict(request: Request, seq: int, prev_ref: str) -> JsonObject:
+    """Of a device that recognises every palm at once."""
+    outcome = Outcome(
+        VerdictResult.MATCH,
         score_q=9_000,
         margin_q=3_000,
         quality_q=80,
         pad=Pad("pass", "bench", 9_000),
         attempts=1,
-        model_id="bench",
-        thr_id="bench",
-        gallery=MARK,
         subject_ref="0" * 32,
         hand="L",
     )
+    verdict = build_verdict(
+        request,
+        outcome,
+        device_id=DEVICE_ID,
+        verdict_seq=seq,
+        prev_ref=prev_ref,
+        decided_at_ms=time.time_ns() // 1_000_000,
+        model_id="bench",
+        thr_id="bench",
+        gallery=MARK,
+    )
+    return sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
 
 
 def new_device_end() -> DeviceEnd:
@@ -84,6 +85,18 @@ def new_device_end() -> DeviceEnd:
         verdict_key=DEVICE_KEY,
         validator_keys=lambda kid, _at_ms: VALIDATOR_KEY.public if kid == VALIDATOR_KEY.kid else None,
         random=os.urandom,
+    )
+
+
+def new_validator_end(random: RandomSource) -> ValidatorEnd:
+    """The near end of the cable."""
+    return ValidatorEnd(
+        dbd_id=DBD_ID,
+        gate_id=GATE_ID,
+        key=VALIDATOR_KEY,
+        device_keys=lambda kid, _at_ms: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
+        passage_sensor=False,
+        random=random,
     )
 
 
@@ -133,8 +146,7 @@ def sign_only() -> Sign:
     numbers = itertools.count(1)
 
     def sign(request: Request, _request_ref: str) -> JsonObject:
-        verdict = verdict_on(request, next(numbers), PREV_REF_OF_FIRST)
-        return sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
+        return signed_verdict(request, next(numbers), PREV_REF_OF_FIRST)
 
     return sign
 
@@ -153,7 +165,7 @@ def sign_into_journal(folder: Path) -> Sign:
 
     def sign(request: Request, request_ref: str) -> JsonObject:
         def build(seq: int, prev_ref: str) -> JsonObject:
-            return sign_object(Kind.VERDICT, verdict_on(request, seq, prev_ref).to_obj(), DEVICE_KEY)
+            return signed_verdict(request, seq, prev_ref)
 
         return journal.append_verdict(request.txn_id, request_ref, build).wrapper
 

@@ -21,7 +21,7 @@ from link1.transport.serial_port import SerialPort
 from link1.validator.end import ValidatorEnd
 from link1.validator.events import DeviceProven, ValidatorEvent
 from tools.palmctl.bench.daemon import BenchFailed
-from tools.rig.bench.link_peer import DBD_ID, DEVICE_KEY, GATE_ID, VALIDATOR_KEY
+from tools.rig.bench.link_peer import new_validator_end
 
 WITHIN_S = 60.0
 
@@ -52,14 +52,7 @@ async def with_validator(
     step: Callable[[ValidatorEnd, ValidatorEvent], bool],
 ) -> None:
     """Run the near end: `begin` once the device is proven, then `step` for each event until it is True."""
-    end = ValidatorEnd(
-        dbd_id=DBD_ID,
-        gate_id=GATE_ID,
-        key=VALIDATOR_KEY,
-        device_keys=lambda kid, _at_ms: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
-        passage_sensor=False,
-        random=os.urandom,
-    )
+    end = new_validator_end(os.urandom)
     done = asyncio.Event()
 
     def on_event(event: ValidatorEvent) -> None:

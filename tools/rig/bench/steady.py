@@ -26,7 +26,7 @@ from device.config.config import DeviceConfig
 from device.platform.ipc import ask_core
 from device.values.control import NextAsked, PassAnswer
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
-from tools.palmctl.bench.daemon import Running
+from tools.palmctl.bench.daemon import Running, rss_bytes
 from tools.palmctl.bench.recording import films_of, read_recording
 from tools.palmctl.bench.run import enrolled, new_board
 from tools.palmctl.bench.verdict_latency import encode, measure_latency
@@ -111,7 +111,7 @@ def _used(palmd: Running) -> dict[str, float]:
     proc = Path(f"/proc/{palmd.pid}")
     written = dict(line.split(": ") for line in (proc / "io").read_text().splitlines())
     return {
-        "rss_mib": palmd.rss_bytes / 2**20,
+        "rss_mib": rss_bytes(palmd.pid) / 2**20,
         "faults": float((proc / "stat").read_text().rpartition(")")[2].split()[7]),
         "disk_bytes": float(written["write_bytes"]),
     }
