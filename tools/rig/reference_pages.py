@@ -111,8 +111,8 @@ def command_line() -> str:
             """\
 # The command line
 `man palmctl` shows the same text. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned or not
-reachable, 4 not permitted to this user. Every command has `-h` and `--help`. A command that has one of these
-options only names it:
+reachable, 4 not permitted to this user. Every command has `-h` and `--help`; where no usage is shown, it
+takes nothing but options. A command that has one of these options only names it:
 """,
             _block(_listed(shared)),
             _GENERATED,
@@ -135,11 +135,12 @@ def _described(command: click.Command, context: click.Context, shared: list[_Rec
     records = _records(command, context)
     if isinstance(command, click.Group) and not records:
         return page
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    lines = [f"usage: {usage}", *_listed([record for record in records if record not in shared])]
+    lines = list(_listed([record for record in records if record not in shared]))
     if named := [option.split()[0] for option, text in records if (option, text) in shared]:
         lines.append(f"  {', '.join(named)}")
-    return page + _block(lines)
+    if (pieces := command.collect_usage_pieces(context)) != ["[OPTIONS]"]:
+        lines.insert(0, f"usage: {' '.join([context.command_path, *pieces])}")
+    return page + _block(lines) if lines else page
 
 
 def _listed(records: list[_Record]) -> Iterator[str]:
