@@ -16,6 +16,19 @@ from cloud_client.reference_server.store.vault import Vault, key_in_force
 _PROBE = b"is the key in force at hand?"
 
 
+@contextlib.contextmanager
+def alone(held: int, refusal: str) -> Iterator[None]:
+    """Lock an open file, which is closed at the end. OperatorError with ``refusal`` when it is locked."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise OperatorError(refusal) from None
+    else:
+        yield
+    finally:
+        os.close(held)
+
+
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
     """Where a server keeps everything: the database and ``secrets/``."""
@@ -54,18 +67,13 @@ class DataDirectory:
             raise OperatorError(
                 f"{path} cannot be made ({error.strerror}): give --data a directory of your own"
             ) from error
-        try:
-            # On a separate file: closing any descriptor of the database drops SQLite's locks on it.
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OperatorError(
-                f"another server is serving {self.database}: stop it first, or give this one another --data; "
-                "several servers side by side need PostgreSQL (--database postgresql://…)"
-            ) from None
-        else:
+        # On a separate file: closing any descriptor of the database drops SQLite's locks on it.
+        with alone(
+            held,
+            f"another server is serving {self.database}: stop it first, or give this one another --data; "
+            "several servers side by side need PostgreSQL (--database postgresql://…)",
+        ):
             yield
-        finally:
-            os.close(held)
 
     def open(self, now_ms: int) -> tuple[CloudStore, Vault]:
         """Store and keys, made on first use. OperatorError when the directory cannot be used."""

@@ -10,16 +10,16 @@ goes on with the next call:
 4. When one transaction has found nothing under another key, the retiring key is destroyed, and its row goes.
 """
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cloud_client.reference_server.errors import OperatorError, ServerError
+from cloud_client.reference_server.ops.data_directory import alone
 from cloud_client.reference_server.store.base import CloudStore, Tx
 from cloud_client.reference_server.store.key_token import KeyToken
 from cloud_client.reference_server.store.vault import (
@@ -75,7 +75,7 @@ def prepare(
     ``uri`` names a key to make in a PKCS#11 token, None makes a key file. OperatorError when a rotation to
     another place is under way, when the token has such a key already, or when the new key does not work.
     """
-    with _alone(vault.kms.directory):
+    with _only_rotation(vault.kms.directory):
         return _prepared(store, vault, uri, on_step)
 
 
@@ -87,7 +87,7 @@ def rotate(
     Goes on with a rotation that was begun. ``on_step`` is called after every change that lasts.
     """
     directory = vault.kms.directory
-    with _alone(directory):
+    with _only_rotation(directory):
         if store.read(lambda tx: _key_of(tx, "retiring")) is None:
             _prepared(store, vault, uri, on_step)
             store.write(_put_in_force)
@@ -240,17 +240,6 @@ def _uri_file(directory: Path, key_id: str) -> Path:
     return key_file(directory, key_id, in_token=key_id != FIRST_KEY)
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Be the only rotation. OperatorError when there is another."""
+def _only_rotation(directory: Path) -> AbstractContextManager[None]:
     held = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise OperatorError(
-            "another `palmctl cloud secret` is at work on this directory: wait for it"
-        ) from None
-    else:
-        yield
-    finally:
-        os.close(held)
+    return alone(held, "another `palmctl cloud secret` is at work on this directory: wait for it")

@@ -17,7 +17,7 @@ from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.bodies import Box
-from link1.canonical import JsonObject, b64_decode
+from link1.canonical import b64_decode
 from link1.keys import SealPublicKey
 from link1.sealed import SERVICE_ID, seal_record
 
@@ -67,35 +67,27 @@ def post(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> 
            WHERE tenant_id = :tenant_id AND device_id = :device_id RETURNING inbox_seq""",
         **_of(device),
     )
-    record, ciphertext = _sealed(tx, vault, device, int(seq), mail, now_ms=now_ms)
+    rid, kept = _sealed(tx, vault, device, int(seq), mail, now_ms=now_ms)
     tx.run(
         """INSERT INTO inbox (tenant_id, device_id, seq, kind, record, ct, body, release_seq, created_ms)
            VALUES (:tenant_id, :device_id, :seq, :kind, :record, :ct, :body, :release_seq, :now_ms)""",
         seq=seq,
-        kind=mail.kind.value,
-        record=json.dumps(record),
-        ct=ciphertext,
-        body=None if mail.kept_body is None else json.dumps(mail.kept_body),
-        release_seq=mail.release_seq,
+        **kept,
         now_ms=now_ms,
         **_of(device),
     )
-    return Posted(int(seq), record["post"]["rid"])
+    return Posted(int(seq), rid)
 
 
 def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now_ms: int) -> None:
     """Put another record under a seq that the device has not acknowledged."""
-    record, ciphertext = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
+    _, kept = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
     tx.run(
         """UPDATE inbox SET kind = :kind, record = :record, ct = :ct, body = :body,
                   release_seq = :release_seq, reissues = reissues + 1, listed = 0
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
         seq=seq,
-        kind=mail.kind.value,
-        record=json.dumps(record),
-        ct=ciphertext,
-        body=None if mail.kept_body is None else json.dumps(mail.kept_body),
-        release_seq=mail.release_seq,
+        **kept,
         **_of(device),
     )
 
@@ -161,14 +153,15 @@ def void(tx: Tx, device: Row) -> None:
 
 def _sealed(
     tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now_ms: int
-) -> tuple[JsonObject, bytes]:
-    """A record without its ciphertext, and the ciphertext. FormatError when the body is too large."""
+) -> tuple[str, dict[str, Any]]:
+    """The rid of a new record, and the columns that keep it. FormatError when the body is too large."""
+    rid = os.urandom(16).hex()
     record = seal_record(
         box=Box.IN,
         src=SERVICE_ID,
         dst=device["device_id"],
         seq=seq,
-        rid=os.urandom(16).hex(),
+        rid=rid,
         created_ms=now_ms,
         type_=mail.kind.value,
         body=mail.body,
@@ -176,7 +169,14 @@ def _sealed(
         signer=signers.signing_key(tx, vault, "post", now_ms),
         certificate=signers.certificate(tx, vault, "post", now_ms),
     )
-    return record, b64_decode(record.pop("ct_b64"))
+    ciphertext = b64_decode(record.pop("ct_b64"))
+    return rid, {
+        "kind": mail.kind.value,
+        "ct": ciphertext,
+        "record": json.dumps(record),
+        "body": None if mail.kept_body is None else json.dumps(mail.kept_body),
+        "release_seq": mail.release_seq,
+    }
 
 
 def _of(device: Row) -> dict[str, Any]:
