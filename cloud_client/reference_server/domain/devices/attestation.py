@@ -31,6 +31,7 @@ from cloud_client.reference_server.contract.problems import FieldError, Problem,
 from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import is_attested, row_by_id, trust_of
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import b64_decode
@@ -163,15 +164,14 @@ def _attested(tx: Tx, device: Row, proof: _Proof | None, now_ms: int) -> ApiAnsw
         at_ms=None if proof is None else now_ms,
         until_ms=0 if proof is None else proof.until_ms,
         ca=None if proof is None else proof.ca,
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
     return ApiAnswer(200, shown.Attestation(trust=trust_of(attested=proof is not None)))
 
 
 def _bind_leaf(tx: Tx, device: Row, leaf: bytes) -> None:
     """A leaf vouches for one device until that is wiped. Problem 409 when it did for one of any tenant."""
-    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    where = device_params(device)
     tx.run(
         """INSERT INTO attested_leaves (leaf, tenant_id, device_id)
            VALUES (:leaf, :tenant_id, :device_id) ON CONFLICT DO NOTHING""",
@@ -296,8 +296,7 @@ def _digest_of(tx: Tx, device: Row) -> bytes:
             """SELECT purpose, pub FROM device_keys
                WHERE tenant_id = :tenant_id AND device_id = :device_id
                  AND registration_no = :registration_no""",
-            tenant_id=device["tenant_id"],
-            device_id=device["device_id"],
+            **device_params(device),
             registration_no=device["registration_no"],
         )
     }
@@ -310,8 +309,7 @@ def _spent_challenge(tx: Tx, device: Row, now_ms: int) -> bytes:
         """DELETE FROM challenges
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND expires_ms > :now_ms
            RETURNING challenge""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         now_ms=now_ms,
     )
     if row is None:

@@ -9,6 +9,7 @@ from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, b64_encode
@@ -117,8 +118,7 @@ def signed_status(tx: Tx, vault: Vault, device: Row, now_ms: int) -> JsonObject:
            VALUES (:tenant_id, :device_id, :challenge, :expires_ms)
            ON CONFLICT (tenant_id, device_id) DO UPDATE
                SET challenge = excluded.challenge, expires_ms = excluded.expires_ms""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         challenge=challenge,
         expires_ms=now_ms + CHALLENGE_MS,
     )

@@ -14,7 +14,7 @@ from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.domain.tenancy.callers import Environment
-from cloud_client.reference_server.domain.tenancy.rows import own_row
+from cloud_client.reference_server.domain.tenancy.rows import device_params, own_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 
@@ -55,8 +55,7 @@ def revoke(tx: Tx, vault: Vault, device: Row, reason: str, now_ms: int) -> Row:
         now_ms=now_ms,
         reason=reason,
         wipe_id=os.urandom(16).hex(),
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
     mail = InboxMail(MailKind.DEVICE_REVOKE, device_config.signed_status(tx, vault, revoked, now_ms))
     mail_inbox.announce_wipe(tx, vault, revoked, mail, now_ms=now_ms)
@@ -70,16 +69,14 @@ def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
         """UPDATE devices SET status = 'wiped'
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND status = 'revoked'
              AND wipe_id = :wipe_id""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         wipe_id=wipe_id,
     )
     if wiped:
         mail_inbox.void(tx, device)
         tx.run(
             "DELETE FROM attested_leaves WHERE tenant_id = :tenant_id AND device_id = :device_id",
-            tenant_id=device["tenant_id"],
-            device_id=device["device_id"],
+            **device_params(device),
         )
     return bool(wiped)
 
@@ -94,8 +91,7 @@ def heard_by_mail(tx: Tx, device: Row, now_ms: int) -> None:
     tx.run(
         "UPDATE devices SET mail_ms = :now_ms WHERE tenant_id = :tenant_id AND device_id = :device_id",
         now_ms=now_ms,
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
 
 
@@ -132,8 +128,7 @@ def device_object(tx: Tx, row: Row, now_ms: int) -> shown.DeviceAnswer:
         """SELECT purpose, kid FROM device_keys
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no
            ORDER BY purpose DESC""",
-        tenant_id=row["tenant_id"],
-        device_id=row["device_id"],
+        **device_params(row),
         registration_no=row["registration_no"],
     )
     return shown.DeviceAnswer.of(

@@ -19,6 +19,7 @@ from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.store.base import Row, Tx
 
 EARLIER_BOOTS: Final = 16
@@ -56,7 +57,7 @@ def show(
         pkg=None if app is None else app.pkg,
         version=None if app is None else app.version,
         model_id=model_id,
-        **_of(device),
+        **device_params(device),
     )
 
 
@@ -80,7 +81,8 @@ def acknowledge(
 def held_of(tx: Tx, device: Row) -> Row | None:
     """The row of ``device_reports``; its ``report`` is None while a new registration has sent none."""
     return tx.one(
-        "SELECT * FROM device_reports WHERE tenant_id = :tenant_id AND device_id = :device_id", **_of(device)
+        "SELECT * FROM device_reports WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        **device_params(device),
     )
 
 
@@ -90,7 +92,7 @@ def forget(tx: Tx, device: Row) -> None:
         """UPDATE device_reports SET report = NULL, received_ms = NULL, stopped_ms = NULL,
                   boot_counters = '{}', app_seq = 0, model_seq = 0
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        **_of(device),
+        **device_params(device),
     )
 
 
@@ -156,9 +158,5 @@ def _store(tx: Tx, device: Row, held: Row | None, report: ReportBody, now_ms: in
         counted=json.dumps(counted | report.counters),
         totals=json.dumps(totals),
         **highest,
-        **_of(device),
+        **device_params(device),
     )
-
-
-def _of(device: Row) -> dict[str, str]:
-    return {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}

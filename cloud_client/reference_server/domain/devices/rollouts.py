@@ -27,6 +27,7 @@ from cloud_client.reference_server.domain.devices.rollout_rules import (
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -207,8 +208,7 @@ def offered(tx: Tx, device: Row) -> list[Row]:
            WHERE d.tenant_id = :tenant_id AND d.device_id = :device_id
              AND r.release_seq > coalesce(CASE r.kind WHEN 'app' THEN h.app_seq ELSE h.model_seq END, 0)
            ORDER BY r.release_seq""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     ):
         newest[row["kind"]] = row
     return sorted(newest.values(), key=lambda row: int(row["release_seq"]))
@@ -224,8 +224,7 @@ def chunk(tx: Tx, device: Row, release_seq: int, index: int) -> bytes | None:
                           AND o.release_seq = c.release_seq AND o.state <> 'halted'
            WHERE c.tenant_id = :tenant_id AND d.device_id = :device_id AND c.release_seq = :release_seq
              AND c.chunk_index = :chunk_index""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         release_seq=release_seq,
         chunk_index=index,
     )
@@ -244,8 +243,7 @@ def forget(tx: Tx, device: Row) -> None:
     tx.run(
         """UPDATE rollout_devices SET state = NULL, took_ms = NULL, served_before = 0, mailed = 0
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
 
 

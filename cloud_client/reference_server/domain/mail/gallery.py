@@ -17,6 +17,7 @@ from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import PALMS_SQL, InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from gallery.stream import Head
@@ -155,8 +156,7 @@ def _note_mailed(tx: Tx, device: Row, position: tuple[int, int]) -> None:
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         epoch=epoch,
         seq=seq,
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
 
 
@@ -167,8 +167,7 @@ def _position(tx: Tx, environment: Environment, device: Row, report: DeviceRepor
         f"""SELECT 1 FROM inbox
             WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL
               AND kind IN ({PALMS_SQL})""",  # noqa: S608 - fixed words only
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
     )
     gallery = report.gallery
     reported = (
@@ -200,8 +199,7 @@ def _reissue(
     row = tx.one(
         """SELECT kind, body, reissues, listed FROM inbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         seq=next_seq,
     )
     if row is None or not row["listed"]:
@@ -214,8 +212,7 @@ def _reissue(
                 FROM inbox i JOIN devices d ON d.tenant_id = i.tenant_id AND d.device_id = i.device_id
                 WHERE i.tenant_id = :tenant_id AND i.device_id = :device_id AND i.acked_ms IS NULL
                   AND i.kind IN ({PALMS_SQL})""",  # noqa: S608 - fixed words only
-            tenant_id=device["tenant_id"],
-            device_id=device["device_id"],
+            **device_params(device),
         )
         _to_heads(tx, vault, environment, waiting, now_ms)
         return

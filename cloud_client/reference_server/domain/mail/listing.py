@@ -6,6 +6,7 @@ from typing import Final
 from cloud_client.reference_server.contract.answers import InboxPage
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import UNLOCKED, Row, Tx
 from link1.canonical import JsonObject, b64_encode
@@ -28,7 +29,7 @@ def _inbox_page(call: Call, tx: Tx) -> tuple[InboxPage, list[Row]]:
     """The page, and the records on it that were sealed again and not listed since."""
     device = row_by_id(tx, call.environment, call.path["device_id"])
     after_seq, limit = call.query["after_seq"], call.query["limit"]
-    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    where = device_params(device)
     # Which records go into the answer is decided by their lengths, before any of them is read.
     listed = tx.all(
         """SELECT seq, length(ct) AS ct_len FROM inbox
@@ -73,8 +74,7 @@ def _note_listed(tx: Tx, resealed: list[Row]) -> None:
             """UPDATE inbox SET listed = 1
                WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq
                  AND reissues = :reissues""",
-            tenant_id=row["tenant_id"],
-            device_id=row["device_id"],
+            **device_params(row),
             seq=row["seq"],
             reissues=row["reissues"],
         )

@@ -26,6 +26,7 @@ from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind, OutboxKind
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -88,7 +89,7 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
 
 def skip_missing(tx: Tx, vault: Vault, environment: Environment, device: Row, now_ms: int) -> int | None:
     """Go on with the first record that is here; how many are missing before it, None where none is here."""
-    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    where = device_params(device)
     applied: int = mail_inbox.box_of(tx, device)["outbox_seq"]
     waiting = tx.all(
         """SELECT seq, record FROM outbox
@@ -189,8 +190,7 @@ def _signer(tx: Tx, device: Row) -> PublicKey:
         """SELECT pub FROM device_keys
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no
              AND purpose = 'verdict'""",
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **device_params(device),
         registration_no=device["registration_no"],
     )
     if row is None or device["status"] == DeviceStatusWord.WIPED:
@@ -201,7 +201,7 @@ def _signer(tx: Tx, device: Row) -> PublicKey:
 def _apply_in_order(reader: _Reader, device: Row) -> MailedReport | None:
     """Apply what has come without a gap; the latest report that was in it."""
     tx = reader.tx
-    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    where = device_params(device)
     seq: int = mail_inbox.box_of(tx, device)["outbox_seq"]
     report = None
     while True:
@@ -251,7 +251,7 @@ def _apply(reader: _Reader, device: Row, record: JsonObject) -> Content:
 
 def _apply_report(reader: _Reader, device: Row, report: MailedReport, created_ms: int) -> None:
     tx, mailed = reader.tx, report.mailed
-    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    where = device_params(device)
     tx.run(
         """UPDATE devices SET
                   last_seen_ms = CASE WHEN last_seen_ms < :seen_ms THEN :seen_ms ELSE last_seen_ms END

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.domain.tenancy.rows import device_params
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.bodies import Box
@@ -37,7 +38,7 @@ class Posted:
 
 def open_box(tx: Tx, device: Row) -> None:
     """A registration with new keys: the old outbox is closed, what was not acknowledged is void."""
-    where = _of(device)
+    where = device_params(device)
     tx.run(
         """INSERT INTO mail_boxes (tenant_id, device_id) VALUES (:tenant_id, :device_id)
            ON CONFLICT DO NOTHING""",
@@ -56,7 +57,8 @@ def open_box(tx: Tx, device: Row) -> None:
 def box_of(tx: Tx, device: Row) -> Row:
     """The positions of both boxes of a device."""
     return tx.row(
-        "SELECT * FROM mail_boxes WHERE tenant_id = :tenant_id AND device_id = :device_id", **_of(device)
+        "SELECT * FROM mail_boxes WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        **device_params(device),
     )
 
 
@@ -65,7 +67,7 @@ def post(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> 
     seq = tx.scalar(
         """UPDATE mail_boxes SET inbox_seq = inbox_seq + 1
            WHERE tenant_id = :tenant_id AND device_id = :device_id RETURNING inbox_seq""",
-        **_of(device),
+        **device_params(device),
     )
     rid, kept = _sealed(tx, vault, device, int(seq), mail, now_ms=now_ms)
     tx.run(
@@ -74,7 +76,7 @@ def post(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> 
         seq=seq,
         **kept,
         now_ms=now_ms,
-        **_of(device),
+        **device_params(device),
     )
     return Posted(int(seq), rid)
 
@@ -88,7 +90,7 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
         seq=seq,
         **kept,
-        **_of(device),
+        **device_params(device),
     )
 
 
@@ -102,7 +104,7 @@ def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms:
     for row in tx.all(
         """SELECT seq, kind FROM inbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL""",
-        **_of(device),
+        **device_params(device),
     ):
         if row["kind"] not in _BEFORE_A_WIPE or row["seq"] in refused:
             replace(tx, vault, device, row["seq"], mail, now_ms=now_ms)
@@ -111,7 +113,7 @@ def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms:
 
 def acknowledge(tx: Tx, device: Row, applied_seq: int, now_ms: int) -> None:
     """The device has applied everything up to ``applied_seq``; an acknowledgement never falls."""
-    where = _of(device)
+    where = device_params(device)
     taken = tx.run(
         """UPDATE mail_boxes SET applied_seq = :applied_seq
            WHERE tenant_id = :tenant_id AND device_id = :device_id
@@ -138,7 +140,7 @@ def go_on_after(tx: Tx, device: Row, applied_seq: int) -> None:
              AND inbox_seq < :applied_seq AND :applied_seq <= inbox_seq + :most""",
         applied_seq=applied_seq,
         most=MOST_LOST,
-        **_of(device),
+        **device_params(device),
     )
 
 
@@ -147,7 +149,7 @@ def void(tx: Tx, device: Row) -> None:
     tx.run(
         """DELETE FROM inbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL""",
-        **_of(device),
+        **device_params(device),
     )
 
 
@@ -177,7 +179,3 @@ def _sealed(
         "body": None if mail.kept_body is None else json.dumps(mail.kept_body),
         "release_seq": mail.release_seq,
     }
-
-
-def _of(device: Row) -> dict[str, Any]:
-    return {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}

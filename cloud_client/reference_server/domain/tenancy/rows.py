@@ -1,8 +1,13 @@
-"""Rows that a caller asks for by their id."""
+"""Rows that are found by an id."""
 
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
+
+
+def device_params(device: Row) -> dict[str, str]:
+    """The parameters that find what is kept of a device, whose row this is or names."""
+    return {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
 
 
 def own_row(tx: Tx, environment: Environment, table: str, missing: ProblemCode, **key: str) -> Row:
