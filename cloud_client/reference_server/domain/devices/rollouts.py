@@ -111,11 +111,7 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
     _check_newest(tx, environment, rollout["kind"], release_seq)
     for row in _members(tx, rollout):
         if standing(_member(row, rollout), now_ms, rollout["silence_s"] * 1000) in _BAD:
-            tx.run(
-                f"UPDATE rollout_devices SET left_out = 1 WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
-                device_id=row["device_id"],
-                **_key(rollout),
-            )
+            _change_device(tx, environment, release_seq, row["device_id"], "left_out = 1")
     tx.run(f"DELETE FROM rollout_verdicts WHERE {_OF_ROLLOUT}", **_key(rollout))  # noqa: S608
     if rollout["state"] == "halted":
         # What reached a device before the halt, it may have dropped twice without a report in between.
@@ -124,11 +120,7 @@ def resume(tx: Tx, environment: Environment, release_seq: int, now_ms: int) -> N
             **_key(rollout),
         )
     # A device that was away hands in older ones later.
-    tx.run(
-        f"UPDATE rollouts SET resumed_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608 - fixed words only
-        now_ms=now_ms,
-        **_key(rollout),
-    )
+    _change(tx, rollout, "resumed_ms = :now_ms", now_ms=now_ms)
     _set_state(tx, rollout, "running")
     if rollout["wave"] == len(json.loads(rollout["waves"])):
         _fill_wave(tx, environment, rollout)
@@ -151,12 +143,7 @@ def take_back(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bo
         body = {"device_id": row["device_id"], "acked_upto_seq": row["outbox_seq"]}
         mail = InboxMail(MailKind.POST_RECEIPT, body)
         mail_inbox.replace(tx, vault, row, row["inbox_seq"], mail, now_ms=now_ms)
-        tx.run(
-            f"UPDATE rollout_devices SET mailed = 0 WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
-            release_seq=row["release_seq"],
-            device_id=row["device_id"],
-            **environment.params,
-        )
+        _change_device(tx, environment, row["release_seq"], row["device_id"], "mailed = 0")
     return len(waiting) > MAIL_STEP
 
 
@@ -274,17 +261,17 @@ def note_report(
         changed = changed or new_state
         # Dropped now, what was mailed of it is gone. It says so until the manifest reaches it again.
         gone = new_state and update.state == "withdrawn"
-        tx.run(
-            f"""UPDATE rollout_devices SET state = :state, took_ms = coalesce(took_ms, :now_ms),
-                       served_before = :before, mailed = CASE WHEN :gone = 1 THEN 0 ELSE mailed END
-                WHERE {_OF_ROLLOUT} AND device_id = :device_id""",  # noqa: S608 - fixed words only
+        _change_device(
+            tx,
+            environment,
+            update.release_seq,
+            device["device_id"],
+            """state = :state, took_ms = coalesce(took_ms, :now_ms), served_before = :before,
+               mailed = CASE WHEN :gone = 1 THEN 0 ELSE mailed END""",
             state=update.state,
             now_ms=now_ms,
             before=int(before),
             gone=int(gone),
-            release_seq=update.release_seq,
-            device_id=device["device_id"],
-            **environment.params,
         )
     for rollout in _rollouts(tx, environment, "running", "paused"):
         pause_ms = min(LOOK_EVERY_MS, _size(tx, rollout) // 100 * 100) if changed else LOOK_EVERY_MS
@@ -346,11 +333,7 @@ def _look(tx: Tx, environment: Environment, rollout: Row, now_ms: int) -> None:
     members = [_member(row, rollout) for row in _members(tx, rollout) if not row["left_out"]]
     if not members and rollout["state"] == "running":
         # No device is left in it, or none was there: it opens again, with those that are next.
-        tx.run(
-            f"UPDATE rollouts SET looked_ms = :now_ms, opened_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608
-            now_ms=now_ms,
-            **_key(rollout),
-        )
+        _change(tx, rollout, "looked_ms = :now_ms, opened_ms = :now_ms", now_ms=now_ms)
         _fill_wave(tx, environment, rollout)
         return
     took, others = _shares(tx, rollout)
@@ -360,22 +343,14 @@ def _look(tx: Tx, environment: Environment, rollout: Row, now_ms: int) -> None:
         took=took,
         others=others,
     )
-    tx.run(
-        f"UPDATE rollouts SET looked_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608 - fixed words only
-        now_ms=now_ms,
-        **_key(rollout),
-    )
+    _change(tx, rollout, "looked_ms = :now_ms", now_ms=now_ms)
     if isinstance(follows, Halt):
         _set_state(tx, rollout, "halted", follows.reason)
     elif follows is Next.OPEN and rollout["state"] == "running":
         if rollout["wave"] == len(json.loads(rollout["waves"])):
             _set_state(tx, rollout, "done")
             return
-        tx.run(
-            f"UPDATE rollouts SET wave = wave + 1, opened_ms = :now_ms WHERE {_OF_ROLLOUT}",  # noqa: S608
-            now_ms=now_ms,
-            **_key(rollout),
-        )
+        _change(tx, rollout, "wave = wave + 1, opened_ms = :now_ms", now_ms=now_ms)
         _fill_wave(tx, environment, _rollout(tx, environment, rollout["release_seq"]))
 
 
@@ -465,13 +440,8 @@ def _mail(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> bool:
         for number in range(release["mailed"], last):
             mail = _letter(tx, vault, device, (manifest, number), now_ms)
             mail_inbox.post(tx, vault, device, mail, now_ms=now_ms)
-        tx.run(
-            f"UPDATE rollout_devices SET mailed = :last WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
-            last=last,
-            device_id=device["device_id"],
-            release_seq=release["release_seq"],
-            **environment.params,
-        )
+        seq, device_id = release["release_seq"], device["device_id"]
+        _change_device(tx, environment, seq, device_id, "mailed = :last", last=last)
         room -= last - release["mailed"]
         if last <= manifest["chunk_count"]:
             return True
@@ -582,11 +552,23 @@ def _check_newest(tx: Tx, environment: Environment, kind: str, release_seq: int)
 
 
 def _set_state(tx: Tx, rollout: Row, state: str, reason: str | None = None) -> None:
+    _change(tx, rollout, "state = :state, reason = :reason", state=state, reason=reason)
+
+
+def _change(tx: Tx, rollout: Row, columns: str, **values: object) -> None:
+    tx.run(f"UPDATE rollouts SET {columns} WHERE {_OF_ROLLOUT}", **values, **_key(rollout))  # noqa: S608
+
+
+def _change_device(
+    tx: Tx, environment: Environment, release_seq: int, device_id: str, columns: str, **values: object
+) -> None:
+    """Of what is known of a release on a device."""
     tx.run(
-        f"UPDATE rollouts SET state = :state, reason = :reason WHERE {_OF_ROLLOUT}",  # noqa: S608
-        state=state,
-        reason=reason,
-        **_key(rollout),
+        f"UPDATE rollout_devices SET {columns} WHERE {_OF_ROLLOUT} AND device_id = :device_id",  # noqa: S608
+        release_seq=release_seq,
+        device_id=device_id,
+        **values,
+        **environment.params,
     )
 
 
