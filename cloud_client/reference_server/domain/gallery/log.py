@@ -12,7 +12,7 @@ from typing import Any
 
 from cloud_client.reference_server.contract.words import MAX_DELTA_PAGE
 from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_delta
-from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.domain.tenancy import persons, signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.persons import SubjectIdentity, key_of_row
 from cloud_client.reference_server.store.base import Row, Tx
@@ -362,8 +362,7 @@ def oldest_seq(tx: Tx, state: StreamState) -> int:
 
 def entry_of(row: Row, vault: Vault, *, suspended: bool) -> JsonObject:
     """The entry of a template row that carries its person's sealed columns too."""
-    person = SubjectIdentity.from_row(row, key_of_row(vault, row))
-    return _entry(row, person, suspended=suspended).to_obj()
+    return _entry(row, persons.load(vault, row), suspended=suspended).to_obj()
 
 
 def _entry(row: Row, person: SubjectIdentity, *, suspended: bool) -> Entry:

@@ -89,13 +89,12 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
 
 def skip_missing(tx: Tx, vault: Vault, environment: Environment, device: Row, now_ms: int) -> int | None:
     """Go on with the first record that is here; how many are missing before it, None where none is here."""
-    where = device_params(device)
     applied: int = mail_inbox.box_of(tx, device)["outbox_seq"]
     waiting = tx.all(
         """SELECT seq, record FROM outbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq > :applied ORDER BY seq""",
         applied=applied,
-        **where,
+        **device_params(device),
     )
     if not waiting:
         return None
@@ -105,12 +104,7 @@ def skip_missing(tx: Tx, vault: Vault, environment: Environment, device: Row, no
         _, content = reader.open(record, b64_decode(record["ct_b64"]))
         if isinstance(content, MailedReport):
             mail_inbox.go_on_after(tx, device, content.mailed.mail.in_applied_seq)
-    tx.run(
-        """UPDATE mail_boxes SET outbox_seq = :seq
-           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        seq=first - 1,
-        **where,
-    )
+    _note_applied(tx, device, first - 1)
     _apply_in_order(reader, device)
     return int(first) - 1 - applied
 
@@ -225,13 +219,17 @@ def _apply_in_order(reader: _Reader, device: Row) -> MailedReport | None:
             seq=seq,
             **where,
         )
+    _note_applied(tx, device, seq)
+    return report
+
+
+def _note_applied(tx: Tx, device: Row, seq: int) -> None:
     tx.run(
         """UPDATE mail_boxes SET outbox_seq = :seq
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         seq=seq,
-        **where,
+        **device_params(device),
     )
-    return report
 
 
 def _apply(reader: _Reader, device: Row, record: JsonObject) -> Content:

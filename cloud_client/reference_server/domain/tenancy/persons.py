@@ -22,18 +22,6 @@ class SubjectIdentity:
     onboard_ref: str | None
     suspended: bool
 
-    @classmethod
-    def from_row(cls, row: Row, key: bytes) -> "SubjectIdentity":
-        refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()).decode())
-        return cls(
-            row["subject_id"],
-            row["subject_ref"],
-            key,
-            refs["external_ref"],
-            refs.get("onboard_ref"),
-            bool(row["suspended"]),
-        )
-
 
 def new_key(tx: Tx, vault: Vault, subject_id: str) -> tuple[bytes, bytes]:
     """A person's key and its wrapped form."""
@@ -104,8 +92,17 @@ def row_by_external_ref(tx: Tx, vault: Vault, environment: Environment, external
 
 
 def load(vault: Vault, row: Row) -> SubjectIdentity:
-    """The person of a row of ``subjects``."""
-    return SubjectIdentity.from_row(row, key_of_row(vault, row))
+    """The person of a row of ``subjects``, or of one that has its sealed columns too."""
+    key = key_of_row(vault, row)
+    refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()).decode())
+    return SubjectIdentity(
+        row["subject_id"],
+        row["subject_ref"],
+        key,
+        refs["external_ref"],
+        refs.get("onboard_ref"),
+        bool(row["suspended"]),
+    )
 
 
 def load_by_id(tx: Tx, vault: Vault, environment: Environment, subject_id: str) -> SubjectIdentity:
