@@ -4,7 +4,7 @@
    earlier session arrives in a later one. A reset loses the end of what was on its way, and neither end knows how
    much. With FORGED the cable repeats whatever was signed before, in any session, and makes up what is not signed.
 
-   docs/explanation/MODEL.md reads this file with you. Requests are 1, 2, …; the number of a verdict is its
+   docs/explanation/PROTOCOL_MODEL.md reads this file with you. Requests are 1, 2, …; the number of a verdict is its
    verdict_seq, and (request, number) its verdict_ref. Time is not modelled: a deadline may end whenever nothing else
    can happen, and with HURRY also before. */
 

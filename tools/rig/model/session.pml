@@ -1,6 +1,6 @@
 /* LINK/1, sections 1 to 4: two ends, a cable that loses, repeats and delays, sessions, stop-and-wait, handshake.
 
-   docs/explanation/MODEL.md reads this file with you. A mutant (-DMUTANT_...) leaves one rule
+   docs/explanation/PROTOCOL_MODEL.md reads this file with you. A mutant (-DMUTANT_...) leaves one rule
    out; `python -m tools.rig.model` shows that each breaks a claim, and each claim is broken by one.
 
    Names: end 0 is the device, end 1 the validator. A tag is unique; its lowest bit is its "first byte", so of three
