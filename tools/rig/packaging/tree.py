@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tools.rig.packaging.errors import PackagingError
@@ -42,29 +43,34 @@ def write_environment(root: Path, version: str, python: str) -> Path:
     """Make the virtual environment without packages below `root`; returns its site-packages."""
     home = PREFIX / "versions" / version
     environment = below(root, PREFIX / "package")
-    site_packages = environment / "lib" / f"python{python}" / "site-packages"
-    site_packages.mkdir(parents=True)
-    (environment / "bin").mkdir()
+    site_packages = make_environment(environment, home, python, PROGRAMS)
     (environment / "VERSION").write_text(f"{version}\n")
     (environment / "UNITS").write_text(f"{UNITS}\n")
-    (environment / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
-        f"executable = /usr/bin/python{python}\n"
-    )
-    for name, goal in (
-        (f"python{python}", f"/usr/bin/python{python}"),
-        ("python3", f"python{python}"),
-        ("python", f"python{python}"),
-    ):
-        (environment / "bin" / name).symlink_to(goal)
-    for name, (module, function) in PROGRAMS.items():
-        script = environment / "bin" / name
-        script.write_text(_SCRIPT.format(python=home / "bin" / "python", module=module, function=function))
-        script.chmod(0o755)
+    (environment / "bin" / f"python{python}").symlink_to(f"/usr/bin/python{python}")
+    for name in ("python3", "python"):
+        (environment / "bin" / name).symlink_to(f"python{python}")
     for name in PROGRAMS:
         link = below(root, Path("/usr/bin") / name)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PREFIX / "current" / "bin" / name)
+    return site_packages
+
+
+def make_environment(
+    environment: Path, home: Path, python: str, programs: Mapping[str, tuple[str, str]]
+) -> Path:
+    """An environment without packages and without its Python, for the place `home`; its site-packages."""
+    site_packages = environment / "lib" / f"python{python}" / "site-packages"
+    site_packages.mkdir(parents=True)
+    (environment / "bin").mkdir()
+    (environment / "pyvenv.cfg").write_text(
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
+        f"executable = /usr/bin/python{python}\n"
+    )
+    for name, (module, function) in programs.items():
+        script = environment / "bin" / name
+        script.write_text(_SCRIPT.format(python=home / "bin" / "python", module=module, function=function))
+        script.chmod(0o755)
     return site_packages
 
 

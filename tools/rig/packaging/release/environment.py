@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tools.rig.packaging.tree import below
+from tools.rig.packaging.tree import PROGRAMS, below, make_environment
 from tools.rig.packaging.wheels import BuildTarget, download, install
 
 NOT_ON_A_SERVER = frozenset(
@@ -25,14 +25,6 @@ NOT_ON_A_SERVER = frozenset(
 )
 """What a camera, a recogniser, a carrier or a technician needs, and no server."""
 
-_SCRIPT = """\
-#!{python} -I
-import sys
-
-from tools.palmctl.main import main
-
-sys.exit(main())
-"""
 _ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)
 
 
@@ -70,17 +62,9 @@ def install_environment(
     `lock` has no markers (`for_target`). `cache` keeps downloaded wheels. Raises PackagingError.
     """
     environment = below(root, prefix)
-    site_packages = environment / "lib" / f"python{target.python}" / "site-packages"
-    site_packages.mkdir(parents=True)
-    (environment / "bin").mkdir()
-    (environment / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {target.python}\n"
-        f"executable = /usr/bin/python{target.python}\n"
-    )
+    programs = {"palmctl": PROGRAMS["palmctl"]}
+    site_packages = make_environment(environment, prefix, target.python, programs)
     (environment / "bin" / "python").symlink_to(f"/usr/bin/python{target.python}")
-    script = environment / "bin" / "palmctl"
-    script.write_text(_SCRIPT.format(python=prefix / "bin" / "python"))
-    script.chmod(0o755)
     if lock.stat().st_size:
         download(lock, target, cache)
         install(lock, cache, target, site_packages)
