@@ -342,7 +342,7 @@ def test_opening_takes_hardly_more_memory_than_what_is_scanned(tmp_path: Path) -
 
     def resident(rows: int) -> int:
         fill_store(folder := tmp_path / str(rows), bytes(32), random_templates(rows))
-        command = [sys.executable, "-c", OPENED, folder]
+        command = [sys.executable, "-c", OPENED, str(folder)]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     few, many = 1_000, 41_000
