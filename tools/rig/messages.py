@@ -29,6 +29,9 @@ MO: Final = PO.with_suffix(".mo")
 PROSE: Final = (
     "device/camera",
     "device/config",
+    "device/core/core.py",
+    "device/core/gate.py",
+    "device/core/running_wipe.py",
     "device/core/self_description.py",
     "device/core/housekeeping.py",
     "device/core/opening.py",
