@@ -5,6 +5,9 @@ import stat
 from pathlib import Path
 
 from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, text_of, warn
+from device.health import HealthWord
+from device.values.status import CoreStatus
+from link1.link_states import DownReason
 
 _PALMD = "palmd"
 
@@ -89,6 +92,14 @@ def _modem_manager_may_probe(case: Case, device: int) -> bool:
     return any(text_of(comm) == "ModemManager" for comm in case.system("/proc").glob("[0-9]*/comm"))
 
 
+def _was_refused(status: CoreStatus) -> bool:
+    """Whether the last session ended because this device did not accept who was at the other end."""
+    return any(
+        note.word == HealthWord.LINK_DOWN and note.detail.endswith(DownReason.UNPAIRED)
+        for note in status.health
+    )
+
+
 def validator(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     """The validator: is a key of it pinned, and has it proved that it holds the key?"""
     trust, status = case.trust, case.status
@@ -109,6 +120,12 @@ def validator(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     if status is None:
         return skip(f"{pinned}; whether it answers is known while palmd runs", "systemctl start palmd")
     cable, kid = status.cable, status.cable.validator_kid
+    if cable.state != "up" and _was_refused(status):
+        return fail(
+            f"the validator that answered last was refused: its key, id or gate is another; {pinned}",
+            f"see that it is {trust.dbd_id} at {trust.gate_id}; a new key of it is added at the service "
+            "(`palmctl cloud dbd add`)",
+        )
     if cable.state != "up":
         return fail(
             f"no validator has proved itself; {pinned}",

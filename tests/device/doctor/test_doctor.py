@@ -300,6 +300,14 @@ def test_a_validator_that_has_or_has_not_proved_itself(
     assert validator(replace(case, status=told)).result is result
 
 
+def test_a_validator_with_another_key_is_not_one_without_power(case: Case) -> None:
+    down = CableStatus("down", "/dev/palm", "open", None)
+    why = HealthNote("LINK_DOWN", "the session with the validator ended: unpaired")
+    found = validator(replace(case, status=some_status(cable=down, health=(why,))))
+    assert found.result is CheckResult.FAIL and "was refused: its key" in found.detail
+    assert "palmctl cloud dbd add" in found.todo
+
+
 def test_a_clock_before_the_device_was_registered(case: Case) -> None:
     class Early(SystemClock):
         def wall_ms(self) -> int:
