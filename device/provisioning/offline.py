@@ -161,7 +161,10 @@ def _verified(content: bytes, root_kid: str, request: bytes) -> tuple[int, JsonO
     root = _named_root(answer, root_kid)
     believed = certified(Kind.REGISTERED, signed, roots=[root], now_ms=answered_at_ms)
     if members.member(believed, "request_sha256") != hashlib.sha256(request).hexdigest():
-        raise SignatureError("it answers another request than the one made here")
+        raise ProvisioningError(
+            "the answer is to another request than the newest one of this board; write that again with "
+            "`palmctl provision --offline-bundle FILE`, a FILE that does not exist yet, and have it answered"
+        )
     return answered_at_ms, answer
 
 

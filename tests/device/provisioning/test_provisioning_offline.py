@@ -334,6 +334,7 @@ def test_an_answer_to_another_request_is_refused(stick: Stick, tmp_path: Path) -
     other.file.write_bytes(answer)
     done = other.provision("--root-kid", stick.root_kid)
     assert done.exit_code == 1 and "another request" in done.stderr
+    assert "compare the root" not in done.stderr, "the root is the right one"
 
 
 def test_a_file_that_is_not_ours_is_left_alone(stick: Stick) -> None:
