@@ -173,6 +173,21 @@ def test_every_button_does_what_its_command_does(site: SimulatedSite, tab: Tab) 
         assert tab.complaints() == [refused] * 3
 
 
+def test_the_page_says_that_it_lists_the_newest_people_only(site: SimulatedSite, tab: Tab) -> None:
+    people, note = "document.querySelectorAll('#people li').length", "document.getElementById('older-people')"
+    with served(site) as url, site.running.partner(site.tenant) as another:
+        developer = Developer(tab, url)
+        developer.sees("#no-people", "No person is on file")
+        for office, count in ((site.office, 25), (another, 25)):  # a key may write 40 at once
+            for _ in range(count):
+                assert post(office, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
+        until(lambda: tab.value(people) == 50, WITHIN_S, every_s=0.03)
+        assert tab.value(f"{note}.checkVisibility()") is False
+        post(another, "/v1/subjects", {"external_ref": new_account()})
+        until(lambda: tab.value(f"{note}.checkVisibility()"), WITHIN_S, every_s=0.03)
+        assert tab.value(people) == 50
+
+
 def keys_reach_every_button(tab: Tab) -> None:
     """Tab alone leads to each control that can be used, in the order of the page."""
     controls = (

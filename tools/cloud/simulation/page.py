@@ -132,7 +132,7 @@ class SimulationPage:
     def _read_people(self) -> list[dict[str, Any]]:
         with self._store.reading() as tx:
             operator.check_environment(tx, self._environment)
-            return operator.newest_people(tx, self._vault, self._environment, _MOST_PEOPLE)
+            return operator.newest_people(tx, self._vault, self._environment, _MOST_PEOPLE + 1)
 
     def _tell(self, device_id: str, kind: str, text: str) -> None:
         if kind == "failed":
@@ -169,8 +169,10 @@ class SimulationPage:
             "tenant_id": self._site.tenant_id,
             "gates": [gate for place in sorted(self._gates) if (gate := self._gate(place, names))],
             "people": [
-                {name: person[name] for name in ("subject_id", "external_ref", "status")} for person in people
+                {name: person[name] for name in ("subject_id", "external_ref", "status")}
+                for person in people[:_MOST_PEOPLE]
             ],
+            "older_people": len(people) > _MOST_PEOPLE,
             "events": events,
         }
         body = json.dumps(shown, ensure_ascii=False).encode()

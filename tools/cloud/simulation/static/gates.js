@@ -6,6 +6,7 @@ const PORTUGUESE = {
   "The validator's decision": "Decisão do validador", "by the verdict": "conforme o veredito", "30 seconds late": "30 segundos depois", "lost": "perdida", "Decided": "Decidido",
   "now": "agora", "an hour ago": "há uma hora", "a day ago": "há um dia", "Not a person of the gallery": "Ninguém que a catraca conheça", "Stranger": "Estranho",
   "Poor capture": "Captura ruim", "Not a living hand": "Mão não viva", "No person is on file: your back office makes one with POST /v1/subjects.": "Não há pessoa cadastrada: seu back office cria uma com POST /v1/subjects.",
+  "Older people are not listed; palmctl cloud simulate pass --subject-id shows any palm.": "As pessoas mais antigas não estão na lista; palmctl cloud simulate pass --subject-id mostra qualquer palma.",
   "An enrolment session": "Uma sessão de cadastro", "Short code, or what the QR code says": "Código curto, ou o texto do código QR", "Seed (optional)": "Semente (opcional)",
   "Finish with palms": "Concluir com palmas", "No capture is good enough": "Nenhuma captura é boa o bastante", "Another gate": "Outra catraca", "Device": "Dispositivo", "Model": "Modelo",
   "with a turn sensor": "com sensor de giro", "Make the gate": "Criar a catraca", "Events": "Eventos", "lives": "ativa", "no contact": "sem contato", "wiped": "apagada",
@@ -180,6 +181,7 @@ async function news() {
   keep($("gates"), told.gates, (gate) => gate.device_id, buildGate, drawGate);
   for (const id of ["gate", "enrol-gate"]) drawChoice($(id), living);
   $("no-people").hidden = told.people.length > 0;
+  $("older-people").hidden = !told.older_people;
   keep($("people"), told.people, (person) => person.subject_id, buildPerson, (item, person) => write(item.querySelector(".note"), say(person.status)));
   keep($("events"), told.events, (event) => event.number, buildEvent, drawEvent);
   for (const button of all(".desks button:not(#make button)")) button.disabled = !living.length;
