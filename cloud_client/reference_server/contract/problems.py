@@ -105,7 +105,10 @@ KINDS: Final[Mapping[ProblemCode, ProblemKind]] = {
         "Open a new session: this one is over, unknown, or for another device.",
     ),
     ProblemCode.SUBJECT_NOT_FOUND: ProblemKind(
-        404, "No such person", "Drop your reference: the person was erased, never existed, or is not yours."
+        404,
+        "No such person",
+        "Drop your reference: the person was erased, never existed, or is not yours. From revokeConsent it "
+        "may also mean that the purpose was never granted: see whether GET finds the person.",
     ),
     ProblemCode.DEVICE_NOT_FOUND: ProblemKind(
         404,

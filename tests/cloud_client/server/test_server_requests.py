@@ -379,6 +379,15 @@ def test_the_served_document_describes_the_table(cloud: Cloud) -> None:
     assert subject["required"] == ["external_ref"]
 
 
+def test_a_consent_that_was_never_granted_does_not_make_a_partner_drop_the_person(partner: Partner) -> None:
+    """The contract has no code of its own for it."""
+    subject_id = partner.person()["subject_id"]
+    missing = partner.send("DELETE", f"/v1/subjects/{subject_id}/consents/enrollment")
+    assert code_of(missing) == "subject_not_found"
+    assert "the purpose was never granted" in partner.get(missing.json()["type"])["todo"]
+    assert partner.get(f"/v1/subjects/{subject_id}")["subject_id"] == subject_id
+
+
 def test_the_type_of_a_problem_leads_to_what_to_do(cloud: Cloud) -> None:
     """Without a credential; every code is there, and the problem's own members are those of the list."""
     problem = cloud.send("GET", "/v1/devices").json()

@@ -168,7 +168,8 @@ SUBJECTS: Final = (
         keyed=Keyed.OPTIONAL,
         note=(
             "Without the enrollment consent the palms are destroyed; without the identification consent "
-            "the person is suspended at every gate."
+            "the person is suspended at every gate. A purpose that was never granted is `subject_not_found` "
+            "as well."
         ),
     ),
 )
