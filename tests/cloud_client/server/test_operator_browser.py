@@ -66,6 +66,8 @@ LONGEST_NAMES = """
     const names = "h1, .name, td > .word, [data-label=Gate], .conflicts p + p";
     for (const name of document.querySelectorAll(names)) name.textContent = "W".repeat(64);
     for (const code of document.querySelectorAll("[data-label=Validator]")) code.textContent = "W".repeat(32);
+    for (const code of document.querySelectorAll(".rows th > code"))
+      code.textContent = "verdicts.abstain.GALLERY_EXPIRED";
     document.documentElement.scrollWidth
 """
 """Ids of devices and gates, and words of validators, may be so long; gives how wide the page is then."""
