@@ -156,7 +156,7 @@ KINDS: Final[Mapping[ProblemCode, ProblemKind]] = {
     ProblemCode.DEVICE_STATE_CONFLICT: ProblemKind(
         409,
         "The device's state does not allow this",
-        "Fetch the device and decide again; new keys need the old device to be revoked.",
+        "Look the device up in GET /v1/devices and decide again; new keys need the old device to be revoked.",
     ),
     ProblemCode.IDEMPOTENCY_IN_PROGRESS: ProblemKind(
         409,
