@@ -27,6 +27,7 @@ from tests import REPOSITORY
 from tests.device.core.small_disk import fill, small_disk
 from tests.device.status_makers import some_status
 from tests.palmctl import PALMCTL
+from tools.palmctl.alone import alone_at
 from tools.palmctl.commands.bench import report_figures
 from tools.palmctl.live_terminal import live_line
 from tools.palmctl.main import main
@@ -306,6 +307,41 @@ def test_a_passage_is_shown_although_its_trace_finds_the_disk_full(
     monkeypatch.setattr("tools.palmctl.commands.trial_pass.ask_core", answer)
     done = CliRunner().invoke(main, ["pass", "--config", str(config), "--trace", "/dev/full"])
     assert (done.exit_code, "accept MATCH" in done.stdout) == (1, True), done.output
+
+
+def test_of_changes_at_once_none_is_lost_that_was_said_to_be_done(config: Path) -> None:
+    members = {
+        "camera.fps": "15",
+        "camera.loop": "true",
+        "link.baud": "115200",
+        "model.hand_weights": "false",
+    }
+    running = {
+        name: subprocess.Popen(
+            [*PALMCTL, "config", "set", name, value, "--config", str(config)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for name, value in members.items()
+    }  # fmt: skip
+    refusals = {name: one.communicate(timeout=60)[1] for name, one in running.items()}
+    kept = config.read_text()
+    for name, one in running.items():
+        if one.returncode == 0:
+            assert f"{name.partition('.')[2]} = " in kept, refusals
+        else:
+            assert "another palmctl is at work" in refusals[name]
+
+
+def test_a_configuration_that_another_command_holds_is_left_alone(config: Path) -> None:
+    change = ["config", "set", "camera.fps", "15", "--config", str(config)]
+    ids = ["--device-id", "g", "--gate-id", "g", "--dbd-id", "d", "--config", str(config)]
+    provision = ["provision", "--server", "http://127.0.0.1:9", "--token-stdin", *ids]
+    with alone_at(config):
+        for words in (change, provision):
+            done = CliRunner().invoke(main, words, input="token-token\n")
+            assert (done.exit_code, "another palmctl is at work" in done.stderr) == (1, True), done.output
+    assert config.read_text() == CONFIG
+    assert CliRunner().invoke(main, change).exit_code == 0
 
 
 def test_a_full_disk_is_said_with_the_file_that_finds_no_room(config: Path, tmp_path: Path) -> None:

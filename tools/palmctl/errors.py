@@ -37,6 +37,10 @@ class NothingToReset(ToolError):
     exit_code = 3
 
 
+class ChangeUnderWay(ToolError):
+    """Another command changes the device at this moment."""
+
+
 class OtherDevice(ToolError):
     """The change would make this device another one than was registered."""
 

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,6 +12,9 @@ from click.shell_completion import CompletionItem
 from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
+
+if TYPE_CHECKING:
+    from device.config.change import Changed
 
 _NOTHING_CHANGED = marked("nothing was changed:")
 _CONFIG = click.option(
@@ -112,15 +115,33 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     palmctl config set camera.source v4l2:by-id/usb-Maker_Camera-video-index0
     palmctl config set enrolment.hands '["L"]'
     """
-    from device.config.change import change_member
-    from device.config.config import config_path, read_config_file, read_toml
-    from device.errors import ConfigError
-    from device.platform.files import replace_named
-    from tools.palmctl.errors import OtherDevice
+    from device.config.config import config_path
+    from tools.palmctl.alone import alone_at
 
     path = config_path(config)
     if "." not in member:
         raise click.UsageError("name the member as SECTION.MEMBER, such as camera.fps")
+    with alone_at(path):
+        changed, is_new = _change(path, member, value)
+    if as_json:
+        told = {"config": str(path), "member": member, "before": changed.before, "after": changed.after}
+        click.echo(json.dumps(told | {"restart_needed": is_new}))
+        return
+    if not is_new:
+        click.echo(_(f"{member} is {changed.after} already"))
+        return
+    click.echo(_(f"{member} = {changed.after} (before: {changed.before or _('the default')})"))
+    click.echo(_("The daemons take it when they start: systemctl restart palmd palm-syncd"), err=True)
+
+
+def _change(path: Path, member: str, value: str) -> "tuple[Changed, bool]":
+    """Change the file; also whether its text is another now."""
+    from device.config.change import change_member
+    from device.config.config import read_config_file, read_toml
+    from device.errors import ConfigError
+    from device.platform.files import replace_named
+    from tools.palmctl.errors import OtherDevice
+
     data = read_config_file(path)
     try:
         text, _lines = read_toml(data, path)
@@ -130,20 +151,13 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
         raise ConfigError((_NOTHING_CHANGED, *error.problems)) from error
     except OtherDevice as error:
         raise OtherDevice(f"{_NOTHING_CHANGED}\n{error}") from error
-    if changed.text != text:
-        target = path.resolve()  # a link stays, and leads to the changed file
-        owner = target.stat()
-        replace_named(target, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
-        _keep_owner(target, owner.st_uid, owner.st_gid)
-    if as_json:
-        told = {"config": str(path), "member": member, "before": changed.before, "after": changed.after}
-        click.echo(json.dumps(told | {"restart_needed": changed.text != text}))
-        return
     if changed.text == text:
-        click.echo(_(f"{member} is {changed.after} already"))
-        return
-    click.echo(_(f"{member} = {changed.after} (before: {changed.before or _('the default')})"))
-    click.echo(_("The daemons take it when they start: systemctl restart palmd palm-syncd"), err=True)
+        return changed, False
+    target = path.resolve()  # a link stays, and leads to the changed file
+    owner = target.stat()
+    replace_named(target, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
+    _keep_owner(target, owner.st_uid, owner.st_gid)
+    return changed, True
 
 
 def _same_device(config: Any) -> None:

@@ -30,6 +30,7 @@ from device.errors import ProvisioningError
 from device.platform.files import hand_over, replace_synced, write_on_stick
 from link1.errors import is_not_permitted
 from link1.plain_file import read_plain_file
+from tools.palmctl.alone import alone_at
 from tools.palmctl.errors import RegistrationUnanswered
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
@@ -120,7 +121,7 @@ def provision(
             "--root-kid goes with an answer in FILE (--offline-bundle); a provisioning string names the root "
             "itself, and --server trusts the root that the service shows"
         )
-    with _lossless():
+    with alone_at(path), _lossless():
         if string_stdin or string_camera:
             if offline_bundle is not None or token_stdin or (string_stdin and string_camera):
                 raise click.UsageError("expected one way to become a device, found several; give one of them")
