@@ -125,6 +125,15 @@ def test_a_wipe_that_the_service_does_not_know_of_is_told(device: Device) -> Non
     assert left(device) == []
 
 
+def test_of_a_device_that_was_wiped_nothing_more_is_said_to_be_lost(device: Device) -> None:
+    config = device.config
+    ids = (config.device.id, config.device.gate_id, config.device.dbd_id)
+    begin_wipe(config.device.state_dir, Wipe(WipeStage.CONFIRMED, "0" * 32, *ids))
+    done = reset(device, "--yes-i-mean", config.device.id)
+    assert (done.exit_code, left(device)) == (0, [])
+    assert "was wiped before" in done.stderr and "not yet uploaded" not in done.stderr
+
+
 def test_a_folder_that_holds_no_device_is_left_alone(device: Device, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -37,13 +37,15 @@ _UNITS = ("palm-syncd.service", "palmd.service")
 class Here:
     """The device that would be destroyed, and what goes with it; None where a number could not be read.
 
-    `untold_wipe`: the service ordered a wipe and does not know yet that it is done; the key for it goes too.
+    `wiped`: all was destroyed before, by order of the service. `untold_wipe`: it does not know yet that this
+    is done; the key for it goes too.
     `uploads_waiting`: verdicts that the service does not have yet. `verdict_seq`: number of the last verdict.
     """
 
     device_id: str
     gate_id: str
     dbd_id: str
+    wiped: bool
     untold_wipe: bool
     keys: bool
     uploads_waiting: int | None
@@ -62,18 +64,22 @@ def who_is_here(config: DeviceConfig) -> Here | None:
         except DeviceError:
             continue
         if found is not None:
-            untold = _untold_wipe(state_dir)
-            return Here(found.device_id, found.gate_id, found.dbd_id, untold, *_losses(config))
+            wiped, untold = _wiped(state_dir)
+            losses = (False, 0, 0, 0) if wiped else _losses(config)
+            return Here(found.device_id, found.gate_id, found.dbd_id, wiped, untold, *losses)
     of = config.device
-    return Here(of.id, of.gate_id, of.dbd_id, False, *_losses(config))
+    return Here(of.id, of.gate_id, of.dbd_id, False, False, *_losses(config))
 
 
-def _untold_wipe(state_dir: Path) -> bool:
+def _wiped(state_dir: Path) -> tuple[bool, bool]:
+    """Whether a wipe that the service ordered has destroyed all, and whether it has still to learn of it."""
     try:
         wipe = read_wipe(state_dir)
     except StateError:
-        return False
-    return wipe is not None and wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED
+        return False, False
+    if wipe is None or wipe.wipe_id is None:
+        return False, False
+    return wipe.stage is not WipeStage.ERASING, wipe.stage is not WipeStage.CONFIRMED
 
 
 def _losses(config: DeviceConfig) -> tuple[bool, int | None, int | None, int | None]:

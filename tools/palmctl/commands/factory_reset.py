@@ -72,6 +72,10 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
 
 def _losses(here: "Here") -> list[str]:
     """What will be lost, the worst first."""
+    if here.wiped:
+        return [
+            _(f"{here.device_id} was wiped before, by order of the service: only the record of that goes.")
+        ]
     lines = [_(f"This destroys device {here.device_id}:")]
     waiting, templates = here.uploads_waiting, here.templates
     if waiting is None:
