@@ -25,7 +25,7 @@ def silent(_stage: str, _done: int, _of: int) -> None:
 
 @dataclass(frozen=True)
 class SlippedSet:
-    """Four generated people, both palms, two captures of each, the second one slipped."""
+    """Three generated people, both palms, two captures of each, the second one slipped."""
 
     embedder: Embedder
     crops: NDArray[np.uint8]
@@ -48,7 +48,7 @@ class SlippedSet:
 @pytest.fixture(scope="module")
 def slipped() -> SlippedSet:
     embedder = open_embedder(load_manifest(shipped_model_dir()))
-    shown = capture_people(4, 2, "rgb", first=30_700_000)
+    shown = capture_people(3, 2, "rgb", first=30_700_000)
     crops = shown.crops.copy()
     for row in range(1, len(crops), 2):
         crops[row] = probe_crops(crops[row], [SLIPPED])[0]

@@ -27,9 +27,9 @@ def silent(_stage: str, _done: int, _of: int) -> None:
 
 @pytest.fixture(scope="module")
 def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six generated people, both palms, three captures each in two sessions, as crops on disk."""
+    """Four generated people, both palms, three captures each in two sessions, as crops on disk."""
     root = tmp_path_factory.mktemp("crops")
-    shown = capture_people(6, 3, "rgb", first=FIRST_PERSON)
+    shown = capture_people(4, 3, "rgb", first=FIRST_PERSON)
     for number, (crop, hand) in enumerate(zip(shown.crops, shown.hands, strict=True)):
         folder = root / f"p{hand // 2}" / ("L" if hand % 2 == 0 else "R") / f"day{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)

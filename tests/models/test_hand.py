@@ -18,6 +18,7 @@ from models.synthesis.person import make_person
 from models.synthesis.render import HandTruth, render_frame_with_truth
 from models.synthesis.scene import empty_scene, random_pose, random_setting, show_qr
 from tests.models.strange_frames import frames
+from tests.shares import share_of
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
@@ -51,10 +52,11 @@ def fist(look: Look) -> Pixels:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_finds_every_generated_hand_and_its_side(look: Look) -> None:
+@share_of("hands", 10, 30)
+def test_finds_every_generated_hand_and_its_side(look: Look, hands: int) -> None:
     finder = HandFinder()
     worst = []
-    for i in range(30):
+    for i in range(hands):
         pixels, truth = capture(i, look)
         hand = finder.find(CameraFrame.from_pixels(pixels, at_ms=7))
         assert isinstance(hand, Hand), i
@@ -73,9 +75,10 @@ def test_finds_every_generated_hand_and_its_side(look: Look) -> None:
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("angle", [-90.0, -45.0, -20.0, 20.0, 45.0, 90.0])
-def test_turned_hands_are_found_with_their_angle(look: Look, angle: float) -> None:
+@share_of("hands", 2, 6)
+def test_turned_hands_are_found_with_their_angle(look: Look, angle: float, hands: int) -> None:
     finder = HandFinder()
-    for i in range(6):
+    for i in range(hands):
         pixels, truth = capture(i, look, angle_deg=angle, centre_px=(320.0, 250.0), palm_width_px=165.0)
         hand = finder.find(CameraFrame.from_pixels(pixels))
         assert hand is not None

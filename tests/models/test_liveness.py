@@ -26,6 +26,7 @@ from models.synthesis.scene import passage, poor_capture
 from tests.models.made_hand import hand_at
 from tests.models.simulated_attacks import fill_the_view, shone_upon, shown_on
 from tests.models.simulated_cameras import DEMOSAICINGS, PATTERNS, through_a_mosaic
+from tests.shares import share_of
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
@@ -54,9 +55,10 @@ def as_jpeg(film: Iterable[Pixels]) -> Iterable[Pixels]:
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
 @pytest.mark.parametrize("coded", [False, True])
-def test_hands_pass_by_the_time_they_are_held(look: Look, coded: bool) -> None:
+@share_of("people", 3, 8)
+def test_hands_pass_by_the_time_they_are_held(look: Look, coded: bool, people: int) -> None:
     frames, passed = 0, 0
-    for s in range(8):
+    for s in range(people):
         film: Iterable[Pixels] = passage(
             make_person(500 + s), SIDES[s % 2], s, look=look, scene_seed=s, frames_held=4, frames_out=0
         )
@@ -85,7 +87,7 @@ def by_every_mosaic(film: list[Pixels], seed: int) -> list[Pad]:
     return found
 
 
-@pytest.mark.parametrize("people", [4, pytest.param(17, marks=pytest.mark.long)])
+@share_of("people", 4, 17)
 def test_no_cameras_own_mosaic_is_taken_for_a_screen(people: int) -> None:
     """The peak that it leaves lies at the very edge of the spectrum, where nothing is counted."""
     found, at_the_edge = Counter[str](), 0
@@ -101,18 +103,20 @@ def test_no_cameras_own_mosaic_is_taken_for_a_screen(people: int) -> None:
     assert at_the_edge == people
 
 
-def test_simulated_attack_regression_screen_before_every_mosaic() -> None:
+@share_of("people", 2, 4)
+def test_simulated_attack_regression_screen_before_every_mosaic(people: int) -> None:
     found = Counter[str]()
-    for s in range(4):
+    for s in range(people):
         film = list(passage(make_person(s), SIDES[s % 2], s, frames_in=0, frames_held=2, frames_out=0))
         found.update(pad.res for pad in by_every_mosaic(list(fill_the_view(film, s, coloured=False)), s))
     assert found["fail"] > 0.9 * found.total() > 0
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
-def test_simulated_attack_regression_screen(look: Look) -> None:
+@share_of("people", 3, 7)
+def test_simulated_attack_regression_screen(look: Look, people: int) -> None:
     found = Counter[str]()
-    for s in range(7):
+    for s in range(people):
         film = list(
             passage(make_person(s), SIDES[s % 2], s, look=look, scene_seed=s, frames_held=4, frames_out=0)
         )
@@ -122,9 +126,10 @@ def test_simulated_attack_regression_screen(look: Look) -> None:
     assert found["fail"] > 0.9 * found.total() > 0
 
 
-def test_simulated_attack_regression_print() -> None:
+@share_of("people", 3, 6)
+def test_simulated_attack_regression_print(people: int) -> None:
     found = Counter[str]()
-    for s in range(6):
+    for s in range(people):
         film = list(passage(make_person(s), SIDES[s % 2], s, scene_seed=s, frames_held=4, frames_out=0))
         shown = shown_on("print", film, s, "rgb", dots=s % 2 == 0)
         found.update(pad.res for _, quality, pad in watched(shown) if quality >= 60)
@@ -133,9 +138,10 @@ def test_simulated_attack_regression_print() -> None:
 
 
 @pytest.mark.parametrize("coloured", [False, True])
-def test_simulated_attack_regression_replay_that_fills_the_view(coloured: bool) -> None:
+@share_of("people", 3, 6)
+def test_simulated_attack_regression_replay_that_fills_the_view(coloured: bool, people: int) -> None:
     found, seen = Counter[str](), 0
-    for s in range(6):
+    for s in range(people):
         film = list(passage(make_person(s), SIDES[s % 2], s, frames_in=0, frames_held=4, frames_out=0))
         shown = list(fill_the_view(film, s, coloured=coloured))
         results = [pad for _, quality, pad in watched(shown) if quality >= 45]
@@ -198,9 +204,10 @@ def test_a_still_photograph_gives_no_parallax_and_is_judged_by_the_rest() -> Non
     assert all("parallax" not in pad.mech for _, _, pad in seen)
 
 
-def test_a_blurred_hand_is_not_vouched_for() -> None:
+@share_of("people", 2, 4)
+def test_a_blurred_hand_is_not_vouched_for(people: int) -> None:
     """Blur hides a screen's pixels as well: nothing seen is not nothing there."""
-    for s in range(4):
+    for s in range(people):
         film = poor_capture(make_person(s), SIDES[s % 2], s, frames_held=4, scene_seed=s)
         assert all(pad.res != "pass" for _, _, pad in watched(film))
 

@@ -35,6 +35,7 @@ from models.synthesis.person import make_person
 from models.synthesis.render import Setting, render_frame
 from models.synthesis.scene import poor_capture, random_pose, random_setting
 from tests.models.made_hand import hand_at
+from tests.shares import share_of
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
@@ -56,8 +57,9 @@ def judged(i: int, look: Look, **setting: Any) -> Quality | None:
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
-def test_good_captures_are_good(look: Look) -> None:
-    for i in range(14):
+@share_of("people", 5, 14)
+def test_good_captures_are_good(look: Look, people: int) -> None:
+    for i in range(people):
         quality = judged(i, look)
         assert quality is not None
         assert quality.quality_q > 60
@@ -65,8 +67,9 @@ def test_good_captures_are_good(look: Look) -> None:
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
-def test_poor_captures_stay_under_the_floor(look: Look) -> None:
-    for seed in range(5):
+@share_of("people", 2, 5)
+def test_poor_captures_stay_under_the_floor(look: Look, people: int) -> None:
+    for seed in range(people):
         finder, previous = HandFinder(), None
         film = poor_capture(
             make_person(seed), SIDES[seed % 2], seed, look=look, frames_held=3, scene_seed=seed
@@ -84,8 +87,11 @@ def test_poor_captures_stay_under_the_floor(look: Look) -> None:
     ("fault", "component"),
     [({"blur_px": 12.0}, "sharpness"), ({"gain": 0.1}, "exposure"), ({"gain": 2.6}, "exposure")],
 )
-def test_a_fault_lowers_its_own_component(look: Look, fault: dict[str, float], component: str) -> None:
-    for i in range(6):
+@share_of("people", 3, 6)
+def test_a_fault_lowers_its_own_component(
+    look: Look, fault: dict[str, float], component: str, people: int
+) -> None:
+    for i in range(people):
         quality = judged(i, look, **fault)
         if quality is not None:
             assert getattr(quality, component) < 40

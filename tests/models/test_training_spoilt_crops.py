@@ -5,12 +5,14 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.training.spoilt_crops import generated_palms, main, spoilt, summary
 
 
+@pytest.mark.long
 def test_what_is_not_sharp_is_rejected_and_what_is_sharp_is_not() -> None:
     manifest = load_manifest(shipped_model_dir())
     captures = list(spoilt(generated_palms(3), open_embedder(manifest)))
