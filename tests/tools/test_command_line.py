@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from device.config.config import MEMBERS
 from device.doctor.examine import CHECKS
-from models.manifest import shipped_model_dir
 from tests.palmctl import PALMCTL
 from tools.palmctl.groups import children
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS, main
@@ -145,7 +144,7 @@ def released(folder: Path, terminal: int | None) -> tuple[str, str]:
     """Standard output and error of a release that is packed; `terminal` takes standard error."""
     done = subprocess.run(
         [*PALMCTL, "cloud", "release", "create", "--data", str(folder / "data"), "--tenant", folder.name,
-         "--mode", "test", "--kind", "model", "--from", str(shipped_model_dir()),
+         "--mode", "test", "--kind", "app", "--from", str(folder / "software"),
          "--out", str(folder / "release")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal,
         env={**os.environ, "TERM": "xterm", "NO_COLOR": ""}, text=True, timeout=WITHIN_S, check=True,
@@ -160,6 +159,9 @@ def test_progress_is_for_a_terminal_and_leaves_nothing_behind(tmp_path: Path) ->
     )  # fmt: skip
     folder = tmp_path / json.loads(made.stdout)["tenant_id"]
     shutil.move(tmp_path / "first", folder)
+    (folder / "software/bin").mkdir(parents=True)
+    (folder / "software/bin/palmd").write_text("")
+    (folder / "software/VERSION").write_text("1.0")
     assert released(folder, None)[1] == ""
     ours, its = pty.openpty()
     try:

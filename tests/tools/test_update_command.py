@@ -193,12 +193,17 @@ def test_only_another_model_waits_for_a_gallery_epoch(model_id: str, text: str) 
     assert under_way(state) == [("waiting", f"model {model_id}, release 2: {text}")]
 
 
+def software(folder: Path) -> None:
+    """The least that can be released."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "VERSION").write_text("1.0")
+    (folder / "bin" / "palmd").write_text("")
+
+
 def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="no installed software"):
         pack_app(tmp_path)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "VERSION").write_text("1.0")
-    (tmp_path / "bin" / "palmd").write_text("")
+    software(tmp_path)
     (tmp_path / "away").symlink_to("/etc")
     with pytest.raises(ReleaseError, match="is a link"):
         pack_app(tmp_path)
@@ -256,11 +261,11 @@ def test_software_that_every_device_would_refuse_is_not_released(
 
 
 def test_a_release_that_is_not_made_leaves_no_file_of_it(tmp_path: Path) -> None:
-    republish(shipped_model_dir(), "palm-next", tmp_path / "model")
+    software(tmp_path / "software")
     data, folder = ("--data", str(tmp_path / "cloud")), tmp_path / "stick"
     folder.mkdir()
     place = ("--tenant", printed("cloud", "tenant", "create", "Metro", *data)["tenant_id"], "--mode", "test")
-    kind = ("--kind", "model", "--from", str(tmp_path / "model"))
+    kind = ("--kind", "app", "--from", str(tmp_path / "software"))
     words = ["cloud", "release", "create", *place, *data, *kind]
     done = CliRunner().invoke(main, [*words, "--out", str(folder / "palm"), "--device-id", "nobody"])
     assert (done.exit_code, done.stdout) == (1, "")
