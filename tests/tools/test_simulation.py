@@ -28,11 +28,12 @@ def simulate(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_share_of_the_simulation() -> None:
-    done = simulate("tools.rig.simulation", "--seconds", "8")
+    done = simulate("tools.rig.simulation", "--seconds", "4")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "verdicts a CPU-minute" in done.stdout
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_run_with_and_without_leaps() -> None:
     first = simulate("tools.rig.simulation", "--replay", "9")
     again = simulate("tools.rig.simulation", "--replay", "9", "--stride", "0.01")
@@ -41,12 +42,11 @@ def test_the_same_seed_is_the_same_run_with_and_without_leaps() -> None:
     assert "→ verdict" in first.stdout
 
 
-def test_planted_faults_are_found() -> None:
-    titles = ("the validator's counters are not saved", "acknowledged before it is whole")
-    done = simulate("tools.rig.simulation.planted", *titles, "--cpu-s", "30", "--shrink-s", "2")
+def test_a_planted_fault_is_found_and_its_run_made_short() -> None:
+    title = "the validator's counters are not saved"
+    done = simulate("tools.rig.simulation.planted", title, "--cpu-s", "30", "--shrink-s", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counters survive" in done.stdout
-    assert "what is acknowledged has come" in done.stdout
     acts = [int(line.split("|")[5]) for line in done.stdout.splitlines()[2:]]
     assert max(acts) < MOST_ACTS
 
