@@ -64,12 +64,12 @@ def make_admin_app(service: Service, store: AsyncStore, metrics: Metrics, *, loc
         page = metrics.page(found, waiters=service.waiters.count, queued=store.queued)
         return Response(page, media_type=_METRICS_TYPE)
 
-    reference = templates("en").get_template("reference.html")
     rendered: list[str] = []
 
     async def docs(_request: Request) -> Response:
         if not rendered:
-            rendered.append(reference.render(info=description["info"], chapters=chapters(description)))
+            page = templates("en").get_template("reference.html")
+            rendered.append(page.render(info=description["info"], chapters=chapters(description)))
         return Response(rendered[0], media_type="text/html")
 
     async def openapi(_request: Request) -> Response:

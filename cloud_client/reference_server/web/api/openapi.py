@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -43,8 +43,9 @@ _TAGS: Final = {
 }
 
 
-def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The whole document as a JSON object."""
+@cache
+def document(operations: tuple[Operation, ...]) -> dict[str, Any]:
+    """The whole document as a JSON object, which is made once for each table: change nothing in it."""
     listed = [operation for operation in operations if operation.answers]
     paths: dict[str, dict[str, Any]] = {}
     for operation in listed:

@@ -93,7 +93,7 @@ class Retirement:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """One operation of the contract."""
 

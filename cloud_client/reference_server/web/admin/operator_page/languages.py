@@ -1,7 +1,7 @@
 """The language of the page: chosen by a link, else the browser's."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ LANGUAGES: Final[Mapping[str, Mapping[str, str]]] = {"en": {}, "pt-BR": PORTUGUE
 _LONGEST_HEADER = 1000
 
 
+@cache
 def templates(language: str) -> jinja2.Environment:
     """The templates of every page on the admin bind; whatever a template leaves open is an error.
 
