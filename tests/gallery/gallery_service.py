@@ -42,7 +42,7 @@ def exact_scores(
     share = 0.3 * n / (n + 600)
     metric = np.linalg.inv(share * spread * 512 / np.trace(spread) + (1 - share) * np.eye(512))
     held, shown = coder.turn(vectors) - mean, coder.turn(probes) - mean
-    lengths = [np.sqrt(np.einsum("ij,jk,ik->i", some, metric, some)) for some in (held, shown)]
+    lengths = [np.sqrt((some @ metric * some).sum(axis=1)) for some in (held, shown)]
     left = 0.07 * (60 / (n + 60)) ** 2
     scores: NDArray[np.float64] = (held @ metric @ shown.T / np.outer(*lengths) - left) / (1 - left)
     return scores
