@@ -349,7 +349,7 @@ async def until(what: Callable[[], bool]) -> None:
                     return
             except IpcError:
                 pass  # not there yet, or just gone
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
