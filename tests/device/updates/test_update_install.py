@@ -34,68 +34,80 @@ from tools.cloud.pack_release import pack_app, pack_files, write_release
 
 
 @pytest.fixture(scope="module")
-def payloads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    made = tmp_path_factory.mktemp("payloads")
-    return {
-        "good": pack_app(environment(made / "good", NEW)),
-        "dies": pack_app(environment(made / "dies", NEW, fault="sys.exit(9)")),
-    }
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return pack_app(environment(tmp_path_factory.mktemp("good") / "whole", NEW))
+
+
+@pytest.fixture(scope="module")
+def dies(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return pack_app(
+        environment(tmp_path_factory.mktemp("dies") / "small", NEW, fault="sys.exit(9)", small=True)
+    )
 
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[Board]:
+    """Its versions find the packages where this test does."""
     (tmp_path / "device").mkdir()
-    one = Board(tmp_path)
-    try:
+    with ExitStack() as stack:
+        one = Board(tmp_path, small=True)
+        stack.callback(one.stop)
         yield one
-    finally:
-        one.stop()
+
+
+@pytest.fixture
+def whole_board(tmp_path: Path) -> Iterator[Board]:
+    (tmp_path / "device").mkdir()
+    with ExitStack() as stack:
+        one = Board(tmp_path)
+        stack.callback(one.stop)
+        yield one
 
 
 @pytest.mark.long
 def test_a_good_version_serves_and_a_broken_one_is_put_back_by_itself(
-    board: Board, payloads: dict[str, bytes]
+    whole_board: Board, good: bytes, dies: bytes
 ) -> None:
-    board.stage(payloads["dies"], 7)
-    board.trial = replace(board.trial, within_s=5.0)
-    outcome = board.install()
+    whole_board.stage(dies, 7)
+    whole_board.trial = replace(whole_board.trial, within_s=5.0)
+    outcome = whole_board.install()
     assert outcome is not None
     assert (outcome.code, outcome.trial) == ("no_start", False)
-    assert board.versions.current == OLD
-    assert not board.versions.folder(NEW).exists()
-    assert (board.prefix / "previous").readlink().name == OLDER  # as before
-    assert board.install() is None  # that release_seq is used up
+    assert whole_board.versions.current == OLD
+    assert not whole_board.versions.folder(NEW).exists()
+    assert (whole_board.prefix / "previous").readlink().name == OLDER  # as before
+    assert whole_board.install() is None  # that release_seq is used up
 
-    board.start()  # its palmd, which knows of no release, has cleared up before the next one is staged
-    board.stage(payloads["good"], 8)
-    board.trial = replace(board.trial, within_s=30.0)
-    outcome = board.install()
+    whole_board.start()  # its palmd, which knows of no release, has cleared up before the next one is staged
+    whole_board.stage(good, 8)
+    whole_board.trial = replace(whole_board.trial, within_s=30.0)
+    outcome = whole_board.install()
     assert outcome is not None
     assert outcome.code == ""
-    assert (board.versions.current, board.running_version()) == (NEW, NEW_SAYS)
-    assert (board.prefix / "previous").readlink().name == OLD
-    assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLD, NEW}  # two are kept
+    assert (whole_board.versions.current, whole_board.running_version()) == (NEW, NEW_SAYS)
+    assert (whole_board.prefix / "previous").readlink().name == OLD
+    assert {path.name for path in (whole_board.prefix / "versions").iterdir()} == {OLD, NEW}  # two are kept
 
 
 @pytest.mark.long
-def test_a_software_from_a_stick_goes_all_the_way(board: Board, payloads: dict[str, bytes]) -> None:
+def test_a_software_from_a_stick_goes_all_the_way(whole_board: Board, good: bytes) -> None:
     """palmctl → palmd → its state directory → root's installer → the new palmd, which clears up."""
-    payload = payloads["good"]
-    board.start()
-    assert board.running_version() == OLD_SAYS
-    stick = board.prefix / "release.palm"
-    write_release(stick, signed(board.release(payload, 9), board.device.board.root_key), payload)
-    done = ran("update", "apply", str(stick), "--config", str(board.config_path))
+    payload = good
+    whole_board.start()
+    assert whole_board.running_version() == OLD_SAYS
+    stick = whole_board.prefix / "release.palm"
+    write_release(stick, signed(whole_board.release(payload, 9), whole_board.device.board.root_key), payload)
+    done = ran("update", "apply", str(stick), "--config", str(whole_board.config_path))
     assert done.returncode == 0, done.stderr
-    staged = board.config.device.state_dir / "updates" / "app" / "manifest.json"
+    staged = whole_board.config.device.state_dir / "updates" / "app" / "manifest.json"
     while not staged.exists():
-        assert updates(board)["failed"] is None
-    outcome = board.install()
+        assert updates(whole_board)["failed"] is None
+    outcome = whole_board.install()
     assert outcome is not None
     assert outcome.code == ""
-    while updates(board)["app_waiting"] is not None or staged.exists():
+    while updates(whole_board)["app_waiting"] is not None or staged.exists():
         pass
-    assert board.running_version() == NEW_SAYS
+    assert whole_board.running_version() == NEW_SAYS
 
 
 def updates(board: Board) -> dict[str, Any]:
@@ -115,9 +127,9 @@ def updates(board: Board) -> dict[str, Any]:
     ],
 )
 def test_what_palmd_staged_is_judged_anew(
-    board: Board, payloads: dict[str, bytes], changed: dict[str, Any], code: str
+    board: Board, dies: bytes, changed: dict[str, Any], code: str
 ) -> None:
-    board.stage(payloads["dies"], 7, **changed)
+    board.stage(dies, 7, **changed)
     outcome = board.install()
     assert outcome is not None
     assert outcome.code == code
@@ -183,20 +195,20 @@ def test_an_environment_copied_without_its_links_is_packed_as_one_with_them(tmp_
     assert pack_app(copied) == pack_app(kept)
 
 
-def test_roots_that_palmd_writes_count_for_nothing(board: Board, payloads: dict[str, bytes]) -> None:
+def test_roots_that_palmd_writes_count_for_nothing(board: Board, good: bytes) -> None:
     from link1.keys import SigningKey
 
     (board.prefix / "roots.json").write_text(json.dumps({"roots": [SigningKey.generate().public.b64]}))
-    board.stage(payloads["good"], 7)
+    board.stage(good, 7)
     with pytest.raises(Exception, match=r"roots\.json"):
         board.install()
     assert board.versions.current == OLD
 
 
 def test_software_that_is_withdrawn_while_it_is_tested_is_not_switched_to(
-    board: Board, payloads: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    board: Board, dies: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board.stage(payloads["dies"], 7)
+    board.stage(dies, 7)
     staged = board.config.device.state_dir / "updates" / "app" / "manifest.json"
     place = Versions.place
 
@@ -212,13 +224,13 @@ def test_software_that_is_withdrawn_while_it_is_tested_is_not_switched_to(
 
 def test_nothing_is_installed_while_a_package_is(
     board: Board,
-    payloads: dict[str, bytes],
+    dies: bytes,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It ends; what it runs from may be gone. The path unit starts it again, from what is in use then."""
     monkeypatch.setattr("device.updates.install.SETTLED_WITHIN_S", 0.1)
-    board.stage(payloads["dies"], 7, version="../x")
+    board.stage(dies, 7, version="../x")
     words = ["--config", str(board.config_path), "--prefix", str(board.prefix)]
     (board.versions.folder(".9.3.0.new")).mkdir()
     other, lock = ExitStack(), fcntl.flock
@@ -241,7 +253,7 @@ def test_nothing_is_installed_while_a_package_is(
     assert newest.code == "bad_version"
 
 
-def test_another_version_that_comes_during_a_trial_stays(board: Board, payloads: dict[str, bytes]) -> None:
+def test_another_version_that_comes_during_a_trial_stays(board: Board, dies: bytes) -> None:
     """By a package or a technician, who end the trial first."""
     stays = "9.5.0-1"
     restart = board.prefix / "restart"
@@ -251,7 +263,7 @@ def test_another_version_that_comes_during_a_trial_stays(board: Board, payloads:
     )
     restart.chmod(0o755)
     board.trial = replace(board.trial, restart=str(restart), within_s=0.5)
-    board.stage(payloads["dies"], 7)
+    board.stage(dies, 7)
     outcome = board.install()
     assert outcome is not None
     assert outcome.code == "no_start"
@@ -270,13 +282,13 @@ def test_a_way_back_that_is_gone_is_not_taken(board: Board) -> None:
     assert not (board.prefix / "back").is_symlink()
 
 
-def test_a_full_disk_refuses_a_release_once(tmp_path: Path, payloads: dict[str, bytes]) -> None:
+def test_a_full_disk_refuses_a_release_once(tmp_path: Path, good: bytes) -> None:
     """Noted, or the path unit would have it unpacked again and again."""
     (tmp_path / "device").mkdir()
     with small_disk(tmp_path / "opt", 16):
         board = Board(tmp_path, small=True)
-        fill(board.prefix, leave_bytes=len(payloads["good"]) + 200_000)
-        board.stage(payloads["good"], 7)
+        fill(board.prefix, leave_bytes=len(good) + 200_000)
+        board.stage(good, 7)
         outcome = board.install()
         assert outcome is not None
         assert outcome.code == "no_space"
@@ -285,11 +297,9 @@ def test_a_full_disk_refuses_a_release_once(tmp_path: Path, payloads: dict[str, 
 
 
 @pytest.mark.parametrize("zeros_mib", [0, 40], ids=["of the usual kind", "much larger unpacked"])
-def test_a_release_leaves_the_journal_its_room(
-    tmp_path: Path, payloads: dict[str, bytes], zeros_mib: int
-) -> None:
+def test_a_release_leaves_the_journal_its_room(tmp_path: Path, good: bytes, zeros_mib: int) -> None:
     """Root may fill a disk to its last block, and then no verdict can be written."""
-    payload, room = payloads["good"], 4 * len(payloads["good"])
+    payload, room = good, 4 * len(good)
     if zeros_mib:
         large = environment(tmp_path / "large", NEW, small=True)
         (large / "lib" / "zeros").write_bytes(bytes(zeros_mib * 2**20))
@@ -306,7 +316,7 @@ def test_a_release_leaves_the_journal_its_room(
 
 
 def test_a_trial_that_ends_on_a_full_disk_leaves_the_version_before_running(
-    tmp_path: Path, payloads: dict[str, bytes]
+    tmp_path: Path, dies: bytes
 ) -> None:
     (tmp_path / "device").mkdir()
     with small_disk(tmp_path / "opt", 128):
@@ -316,7 +326,7 @@ def test_a_trial_that_ends_on_a_full_disk_leaves_the_version_before_running(
             f"#!/bin/sh\ncd {board.prefix}\nreadlink current >>{restarts}\ncat /dev/zero >>ballast\n"
         )
         board.trial = replace(board.trial, within_s=0.5)
-        board.stage(payloads["dies"], 7)
+        board.stage(dies, 7)
         outcome = board.install()  # its note has the room of the version that failed
         assert restarts.read_text().split() == [f"versions/{NEW}", f"versions/{OLD}"]
         assert outcome == board.versions.newest() == Installation(7, NEW, OLD, trial=False, code="no_start")
@@ -338,9 +348,9 @@ def test_a_trial_that_was_cut_off_is_ended_on_a_full_disk_and_noted_later(tmp_pa
         assert board.versions.newest() == Installation(7, NEW, OLD, trial=False, code="died_on_trial")
 
 
-def test_the_packed_environment_holds_no_links(tmp_path: Path, payloads: dict[str, bytes]) -> None:
+def test_the_packed_environment_holds_no_links(tmp_path: Path, good: bytes) -> None:
     payload = tmp_path / "payload"
-    payload.write_bytes(payloads["dies"])
+    payload.write_bytes(good)
     (tmp_path / "out").mkdir()
     unpack(payload, tmp_path / "out", APP_LIMITS)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_symlink()]
