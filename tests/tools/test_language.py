@@ -12,11 +12,13 @@ from string import Formatter
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from device.doctor.examine import CHECKS
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device
 from tools.palmctl.language import FOLDER, MessageCatalogue, MessageForm, read_catalogue
+from tools.palmctl.main import main
 from tools.rig.messages import MO, PO, collected, mo_bytes, po_text, read_po, wrong_places
 
 TRANSLATIONS = read_po(PO.read_text(encoding="utf-8"))
@@ -179,11 +181,13 @@ def test_the_option_is_above_the_variables() -> None:
     ids=" ".join,
 )
 def test_errors_of_the_command_line(words: tuple[str, ...], said: str) -> None:
-    portuguese, english = shell(*words, LANG="pt_BR.UTF-8"), shell(*words, LANG="C.UTF-8")
+    portuguese, in_json = (shell(*words, *more, LANG="pt_BR.UTF-8") for more in ((), ("--json",)))
+    english, english_json = (
+        CliRunner().invoke(main, [*words, *more], prog_name="palmctl") for more in ((), ("--json",))
+    )
     assert said in portuguese.stderr
-    assert portuguese.returncode == english.returncode != 0
-    in_json = [shell(*words, "--json", LANG=name).stdout for name in ("pt_BR.UTF-8", "C.UTF-8")]
-    assert in_json[0] == in_json[1] and json.loads(in_json[0])["error"]["message"]
+    assert portuguese.returncode == english.exit_code != 0
+    assert in_json.stdout == english_json.stdout and json.loads(in_json.stdout)["error"]["message"]
 
 
 def test_a_member_that_was_mistyped_is_named_in_portuguese(device: Device) -> None:
@@ -194,9 +198,10 @@ def test_a_member_that_was_mistyped_is_named_in_portuguese(device: Device) -> No
 def test_json_is_the_same_in_every_language(device: Device) -> None:
     config = device.board.config_path
     for words in (("config", "show"), ("config", "check"), ("model", "check"), ("status",)):
-        place = None if words[0] == "model" else config
-        told = [shell(*words, "--json", config=place, LANG=name) for name in ("pt_BR.UTF-8", "C.UTF-8")]
-        assert (told[0].stdout, told[0].returncode) == (told[1].stdout, told[1].returncode)
+        place = () if words[0] == "model" else ("--config", str(config))
+        portuguese = shell(*words, "--json", *place, LANG="pt_BR.UTF-8")
+        english = CliRunner().invoke(main, [*words, "--json", *place])
+        assert (portuguese.stdout, portuguese.returncode) == (english.stdout, english.exit_code)
 
 
 def test_a_catalogue_is_read_in_no_time() -> None:
