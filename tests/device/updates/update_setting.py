@@ -81,6 +81,7 @@ def manifest(payload: bytes, release_seq: int, /, **changed: Any) -> Manifest:
 
 
 @cache
+@cache
 def model_payload(model_id: str = OTHER_MODEL) -> bytes:
     """The shipped network under another model_id, packed."""
     with TemporaryDirectory() as folder:
