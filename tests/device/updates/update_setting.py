@@ -81,7 +81,6 @@ def manifest(payload: bytes, release_seq: int, /, **changed: Any) -> Manifest:
 
 
 @cache
-@cache
 def model_payload(model_id: str = OTHER_MODEL) -> bytes:
     """The shipped network under another model_id, packed."""
     with TemporaryDirectory() as folder:
