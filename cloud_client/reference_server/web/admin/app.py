@@ -5,7 +5,6 @@ developer, ``/operator`` for a person. Plain HTTP on a loopback address only; th
 was tricked into sending to another host name (DNS rebinding) are refused.
 """
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -46,8 +45,6 @@ def make_admin_app(service: Service, store: AsyncStore, metrics: Metrics, *, loc
     ``local``: it is reached from this machine only, by plain HTTP and one of this machine's own names. Else
     browsers come by https, under any name, and its cookie is kept to that.
     """
-    description = document(OPERATIONS)
-    encoded = json.dumps(description)
 
     async def healthz(_request: Request) -> Response:
         try:
@@ -68,12 +65,12 @@ def make_admin_app(service: Service, store: AsyncStore, metrics: Metrics, *, loc
 
     async def docs(_request: Request) -> Response:
         if not rendered:
-            page = templates("en").get_template("reference.html")
+            page, description = templates("en").get_template("reference.html"), document(OPERATIONS)
             rendered.append(page.render(info=description["info"], chapters=chapters(description)))
         return Response(rendered[0], media_type="text/html")
 
     async def openapi(_request: Request) -> Response:
-        return Response(encoded, media_type="application/json")
+        return JSONResponse(document(OPERATIONS))
 
     async def start(_request: Request) -> Response:
         return RedirectResponse(HOME, 303)

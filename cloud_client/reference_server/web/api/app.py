@@ -16,7 +16,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 from starlette.routing import Router
@@ -449,14 +449,17 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    description = document(operations)
-    encoded = encode(description)
+
+    @cache
+    def encoded() -> bytes:
+        return encode(document(operations))
+
     by_path["/v1/openapi.json"] = {
         "GET": Operation(
             "getOpenApi",
             "GET /v1/openapi.json",
             "This document",
-            lambda _call, _tx: ApiAnswer(200, description, encoded=encoded),
+            lambda _call, _tx: ApiAnswer(200, document(operations), encoded=encoded()),
             {200: None},
             Surface.PUBLIC,
         )
