@@ -19,7 +19,7 @@
 
 Memory that the C library never sees freed is not overwritten: objects of up to 512 bytes, keys among them,
 which Python keeps in its own pools. Therefore a process that has no more use for its keys ends or restarts
-(`device.core.main` and `device.syncd.main`, after a wipe).
+(`device.core.palmd` and `device.syncd.main`, after a wipe).
 """
 
 import ctypes

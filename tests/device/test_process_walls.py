@@ -27,8 +27,9 @@ CARRIER_NEVER = (
     "onnxruntime",
     "serial",
     "usb",
-    "device.core.main",
     "device.core.core",
+    "device.core.main",
+    "device.core.palmd",
     "models",
     "gallery",
 )

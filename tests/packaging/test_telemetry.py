@@ -21,7 +21,7 @@ from models.manifest import load_manifest, shipped_model_dir
 onnxruntime.InferenceSession(str(next(shipped_model_dir().glob("*.onnx"))))
 """
 AS_THE_CORE = """
-import device.core.main
+import device.core.palmd
 import numpy as np
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 embedder = open_embedder(load_manifest(shipped_model_dir()))

@@ -119,7 +119,7 @@ def test_05_keys_become_credentials_of_the_units(gate: Gate) -> None:
 def test_06_what_helps_from_afar(gate: Gate) -> None:
     machine = gate.machine
     said = machine.run("palmctl", "logs", "-n", "50").stdout
-    assert "device.core.main: ready: gate-1-left" in said
+    assert "device.core.palmd: ready: gate-1-left" in said
     told = machine.run("palmctl", "logs", "--json", "-n", "50").stdout
     lines = [json.loads(line) for line in told.splitlines()]
     assert {line["unit"] for line in lines} == {"palmd", "palm-syncd"}

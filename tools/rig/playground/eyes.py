@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from device.core.main import Palmd
+from device.core.palmd import Palmd
 from device.core.opening import Opened
 from device.enrolment.captures import HandCaptures
 from device.values.recognition import Sighting

@@ -1,7 +1,7 @@
 """The simulated machines: the device with its core and carrier, and the validator with its back office.
 
 Each machine has a disk and a clock. Its programs are put together by their own composition roots or as those
-do it (`device.core.main.Palmd`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
+do it (`device.core.palmd.Palmd`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
 network. A device sees with its `Eyes`; those here have no camera and no model, and begin with the search of
 the real gallery.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import DeviceConfig
-from device.core.main import Palmd
+from device.core.palmd import Palmd
 from device.core.opening import Opened, open_device
 from device.core.wiped_device import WipedDevice
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
@@ -353,7 +353,7 @@ class DeviceMachine:
         self.loop.call_later(0.0 if at_once else _STARTS_AGAIN_S, self.start_core)
 
     async def _serve(self) -> bool:
-        """As `device.core.main.serve`, without sockets, signals, camera and the watch over updates."""
+        """As `device.core.palmd.serve`, without sockets, signals, camera and the watch over updates."""
         journal_thread, gallery_thread = StoreThread("journal"), StoreThread("gallery")
         opened = await open_device(
             self._config(self.disk.state),
