@@ -12,8 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from device.config.config import load_config
-from device.core import main as palmd
-from device.core import opening
+from device.core import opening, palmd
 from device.platform.clock import SystemClock
 from device.platform.memory import MemoryGuard
 

@@ -164,14 +164,14 @@ async def test_a_signal_while_it_begins_again_ends_it(device: Device, tmp_path: 
     # The same daemon, which looks for its gallery more often, and gets the signal at its last steps.
     program = """
 import os, signal
-from device.core import main
-main.GALLERY_AGAIN_S = 0.1
-stop = main.CaptureThread.stop
+from device.core import palmd
+palmd.GALLERY_AGAIN_S = 0.1
+stop = palmd.CaptureThread.stop
 def signalled(self):
     os.kill(os.getpid(), signal.SIGTERM)
     return stop(self)
-main.CaptureThread.stop = signalled
-raise SystemExit(main.main())
+palmd.CaptureThread.stop = signalled
+raise SystemExit(palmd.main())
 """
     folder.rename(aside)
     folder.write_text("no folder")

@@ -91,7 +91,7 @@ def test_with_a_network_the_services_clock_decides(ahead_s: int) -> None:
 
 
 async def test_a_running_device_notices_that_its_carrier_is_gone(device: Device) -> None:
-    program = "from device.core import main, self_description as own; own.SILENT_MS = 300; main.main()"
+    program = "from device.core import palmd, self_description as own; own.SILENT_MS = 300; palmd.main()"
 
     with device.altered(program):
         await until(lambda: device.status().device_id != "")

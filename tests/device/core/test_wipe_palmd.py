@@ -156,14 +156,14 @@ async def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
     program = f"""
 import time
 from pathlib import Path
-from device.core import main, running_wipe
+from device.core import palmd, running_wipe
 begin_wipe = running_wipe.begin_wipe
 def begin_slowly(*given):
     while not Path({str(disk_is_done)!r}).exists():
         time.sleep(0.01)
     begin_wipe(*given)
 running_wipe.begin_wipe = begin_slowly
-main.main()
+palmd.main()
 """
 
     with PtyPair() as pair:
@@ -184,7 +184,7 @@ async def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: De
     state = device.config.device.state_dir
     keys = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
     # The same daemon, but that the validator hears its farewell for less than half a minute.
-    program = "from device.core import main, running_wipe; running_wipe.FAREWELL_S = 0.5; main.main()"
+    program = "from device.core import palmd, running_wipe; running_wipe.FAREWELL_S = 0.5; palmd.main()"
 
     def held(process: "subprocess.Popen[bytes]") -> set[str]:
         counts = found_in_memory(process.pid, list(keys.values()))
@@ -213,16 +213,16 @@ async def test_a_wiped_device_whose_gallery_did_not_open_stays_until_its_record_
     # The same daemon, which looks for its gallery more often, and notes each look.
     program = f"""
 from pathlib import Path
-from device.core import main
-main.GALLERY_AGAIN_S = 0.05
-sleep = main.asyncio.sleep
+from device.core import palmd
+palmd.GALLERY_AGAIN_S = 0.05
+sleep = palmd.asyncio.sleep
 async def noted(seconds, *more):
-    if seconds == main.GALLERY_AGAIN_S:
+    if seconds == palmd.GALLERY_AGAIN_S:
         with Path({str(tries)!r}).open("a") as file:
             file.write("x")
     await sleep(seconds, *more)
-main.asyncio.sleep = noted
-main.main()
+palmd.asyncio.sleep = noted
+palmd.main()
 """
 
     with PtyPair() as pair:

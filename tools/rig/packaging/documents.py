@@ -96,7 +96,7 @@ def command_line() -> "click.Command":
 
 def manual_pages(version: str, epoch: int) -> Mapping[str, str]:
     """{file name: text} of every command and both daemons."""
-    from device.core import main as palmd
+    from device.core import palmd
     from device.syncd import main as syncd
 
     return {

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from device.core.palmd import Palmd
 from device.core.opening import Opened
+from device.core.palmd import Palmd
 from device.enrolment.captures import HandCaptures
 from device.values.recognition import Sighting
 from device.vision.recognition import Interest, Look, Recogniser

@@ -18,8 +18,8 @@ import numpy as np
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import DeviceConfig
-from device.core.palmd import Palmd
 from device.core.opening import Opened, open_device
+from device.core.palmd import Palmd
 from device.core.wiped_device import WipedDevice
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
