@@ -126,7 +126,8 @@ class Playground:
     def __init__(self, beginning: Beginning) -> None:
         self._asked: queue.SimpleQueue[tuple[Button, str]] = queue.SimpleQueue()
         self._next: Beginning | None = beginning
-        self._ended = threading.Event()
+        self._ended = False
+        """No Event: a signal that sets one while its own thread waits for it may never return."""
         self._asked_s = time.monotonic()
         self.pace = 1
         self.shown = ShownRun(EventLog())
@@ -149,15 +150,15 @@ class Playground:
 
     def end(self) -> None:
         """Make `live` return."""
-        self._ended.set()
+        self._ended = True
 
     def live(self) -> None:
         """Play what is begun, until the end. Meanwhile this process draws from the seed of the run: what must
         stay secret is drawn before."""
-        while not self._ended.is_set():
+        while not self._ended:
             beginning, self._next = self._next, None
             if beginning is None:
-                self._ended.wait(0.1)
+                time.sleep(0.1)
                 continue
             shown = ShownRun(EventLog(), number=self.shown.number + 1)
             if beginning.replayed is not None:
@@ -181,7 +182,7 @@ class Playground:
             run = OneRun(beginning.seed, Path(folder), shown.log)
             try:
                 due_s = shown_s = time.monotonic()
-                while self._next is None and not self._ended.is_set():
+                while self._next is None and not self._ended:
                     if recorded is not None and run.world.now_ms >= recorded.until_ms:
                         now = run.file()
                         same = (now.events, now.digest) == (recorded.events, recorded.digest)
@@ -204,6 +205,6 @@ class Playground:
                     shown.camera = run.world.eyes.latest
                     due_s = max(due_s + SLICE_MS / 1000 / max(1, self.pace), now_s - 0.5)
                     if not run.world.advancing and due_s > now_s:
-                        self._ended.wait(due_s - now_s)
+                        time.sleep(due_s - now_s)
             finally:
                 run.world.close()
