@@ -58,6 +58,7 @@ def slipped() -> SlippedSet:
     return SlippedSet(embedder, crops, pictures, embed_all(embedder, crops))
 
 
+@pytest.mark.long
 def test_a_strangers_scores_are_those_of_a_set_without_the_person(slipped: SlippedSet) -> None:
     people = np.array([picture.person for picture in slipped.pictures])
     _, strangers = slipped.tables(np.arange(len(people)))

@@ -37,6 +37,7 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: Path) -> None:
     found = read_set(crops)
     acquired = acquire(found, "crops", 0, silent)

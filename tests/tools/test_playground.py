@@ -115,6 +115,7 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     assert "run.json: the file is no run of the playground" in done.stderr
 
 
+@pytest.mark.long
 def test_a_replay_that_differs_says_so(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(write_run(run_of(until_ms=SLICE_MS)))
     done = palmctl(str(tmp_path / "run.json"), "--json")
@@ -123,6 +124,7 @@ def test_a_replay_that_differs_says_so(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[0])["n"] == 1
 
 
+@pytest.mark.long
 def test_a_button_that_does_nothing_at_its_time_is_refused(tmp_path: Path) -> None:
     twice = [Press(at_ms, Button.PULL_CABLE) for at_ms in (0, SLICE_MS)]
     (tmp_path / "run.json").write_text(write_run(run_of(*twice, until_ms=SLICE_MS * 3)))

@@ -174,6 +174,7 @@ def test_moving_backup_and_restore_of_postgresql(postgresql: Cluster, tmp_path: 
     restored.close()
 
 
+@pytest.mark.long
 def test_postgresql_is_restored_to_a_moment(tmp_path: Path) -> None:
     programs = binaries()
     if programs is None:
@@ -210,6 +211,7 @@ def test_postgresql_is_restored_to_a_moment(tmp_path: Path) -> None:
             restored.close()
 
 
+@pytest.mark.long
 def test_a_standby_takes_over(tmp_path: Path) -> None:
     """The primary is killed while a device waits: what was answered is kept, no server is restarted."""
     programs = binaries()

@@ -131,7 +131,7 @@ def doctor(device: Device) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -> None:
     payload = model_payload()
     async with validator_of(device, carries_mail=True) as validator:
