@@ -413,7 +413,7 @@ FAULTS: Final = (
         desk,
         "LATE_AFTER_TTL_MS",
         _constant(62_000),
-        first_seed=41,
+        first_seed=151,
     ),
     PlantedFault("a decision_seq is given twice", memory.DeskMemory, "with_decision", _same_decision_seq),
     PlantedFault(
@@ -548,7 +548,7 @@ FAULTS: Final = (
         MailBoxes,
         "applied",
         _repeat_refused,
-        first_seed=44,
+        first_seed=110,
     ),
     PlantedFault(
         "a carrier that falls silent reaches the service for ever",
