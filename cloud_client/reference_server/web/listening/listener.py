@@ -24,8 +24,8 @@ _ACCEPTED_AT_ONCE: Final = 8
 """A connection costs a third of a millisecond, and known requests wait for several passes of the loop."""
 _RETRY_S: Final = 0.1
 KEEP_ALIVE_S: Final = 20
-"""Longer than clients keep a connection without a request (5 to 15 s): the side that sends is the one that
-ends it, or a request now and then meets the end and has no answer."""
+"""Longer than clients keep a connection without a request (5 to 15 s). Where the server ends it, a request
+now and then meets the end and has no answer."""
 _HANDSHAKE_S: Final = 10.0
 _POLL_S: Final = 0.02
 
