@@ -22,7 +22,7 @@ open(sys.argv[1], "w").write("".join(os.readlink(f"/proc/self/fd/{{number}}") + 
 
 
 @pytest.mark.parametrize(
-    ("module", "options"), [("device.core.main", ("--check",)), ("device.syncd.main", ())], ids=str
+    ("module", "options"), [("device.core.palmd", ("--check",)), ("device.syncd.main", ())], ids=str
 )
 def test_a_daemon_gives_no_file_the_number_of_a_closed_stream(
     module: str, options: tuple[str, ...], tmp_path: Path
