@@ -20,7 +20,7 @@ demo: $(VENV)/ready ## one palm becomes a signed verdict on the cable, and the c
 playground: $(VENV)/ready ## a gate, its service and its people on one page, to try everything; RUN=FILE replays a run
 	$(BIN)/palmctl playground $(RUN)
 
-test: lint unit ## everything that must hold (nine to ten minutes on two cores)
+test: lint unit ## everything that must hold (eight to ten minutes on two cores)
 
 lint: $(VENV)/ready ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
