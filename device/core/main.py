@@ -6,8 +6,8 @@ import sys
 
 def main() -> int:
     """The program; returns its exit status."""
-    # What a start imports and opens stays. Looking it through for garbage takes a tenth of the start, on a
-    # small board half a second; `device.core.palmd.serve` has it looked for from READY on.
+    # What a start imports and opens stays. Looking it through for garbage takes a tenth of the start;
+    # `device.core.palmd.serve` has it looked for from READY on.
     gc.disable()
     from device.core.palmd import main as palmd
 

@@ -46,7 +46,7 @@ def examine(
 ) -> dict[str, Finding]:
     """Run the checks named in `only`, or all; `tell` gets the name of each before it runs.
 
-    Where one of them cannot be made, the one that says why runs too: what was not looked at is not fine.
+    Where one of them cannot be made, the check that says why runs too: what was not looked at is not fine.
     """
     findings = {}
     names = tuple(only) or tuple(CHECKS)

@@ -12,7 +12,7 @@ from tools.palmctl.errors import ChangeUnderWay
 @contextmanager
 def alone_at(config_path: Path) -> Iterator[None]:
     """Hold the folder of the configuration while it is changed. Raises ChangeUnderWay while another palmctl
-    holds it. One that is not there yet, or cannot be opened, is left to the command."""
+    holds it. A folder that is not there yet, or cannot be opened, is left to the command."""
     folder = Path(os.path.realpath(config_path)).parent
     try:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -103,7 +103,7 @@ def take(release: "ReleaseFile", config: Path | None) -> UpdatesStatus:
 
 
 def _check_kept(release: "ReleaseFile", told: UpdatesStatus) -> None:
-    """A daemon receives one release at a time, and passes over chunks of one that another has replaced."""
+    """A daemon receives one release at a time, and passes over chunks of a release that was replaced."""
     from tools.palmctl.errors import ReleaseError
 
     seq = release.manifest.release_seq

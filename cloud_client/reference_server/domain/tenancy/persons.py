@@ -92,7 +92,7 @@ def row_by_external_ref(tx: Tx, vault: Vault, environment: Environment, external
 
 
 def load(vault: Vault, row: Row) -> SubjectIdentity:
-    """The person of a row of ``subjects``, or of one that has its sealed columns too."""
+    """The person of a row of ``subjects``, or of another query's with its sealed columns."""
     key = key_of_row(vault, row)
     refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()).decode())
     return SubjectIdentity(

@@ -22,7 +22,7 @@ from cloud_client.reference_server.web.admin.metrics import Metrics, standing
 from cloud_client.reference_server.web.admin.operator_page.languages import templates
 from cloud_client.reference_server.web.admin.operator_page.routes import HOME, OperatorPage
 from cloud_client.reference_server.web.admin.reference import chapters
-from cloud_client.reference_server.web.api.openapi import document
+from cloud_client.reference_server.web.api.openapi import document, encoded_document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -70,7 +70,7 @@ def make_admin_app(service: Service, store: AsyncStore, metrics: Metrics, *, loc
         return Response(rendered[0], media_type="text/html")
 
     async def openapi(_request: Request) -> Response:
-        return JSONResponse(document(OPERATIONS))
+        return Response(encoded_document(OPERATIONS), media_type="application/json")
 
     async def start(_request: Request) -> Response:
         return RedirectResponse(HOME, 303)

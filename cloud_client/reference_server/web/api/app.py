@@ -16,7 +16,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import cast
 
 from starlette.routing import Router
@@ -29,7 +29,6 @@ from cloud_client.reference_server.contract.request_signature import VerifiedReq
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import IDEMPOTENCY_KEY, MAX_JSON_BYTES, REQUEST_ID_HEADER
-from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call, Service
 from cloud_client.reference_server.domain.devices.registration import registering_http_key
 from cloud_client.reference_server.domain.tenancy.callers import (
@@ -46,7 +45,7 @@ from cloud_client.reference_server.web import auth
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.api import idempotency
 from cloud_client.reference_server.web.api.changes import followed
-from cloud_client.reference_server.web.api.openapi import document
+from cloud_client.reference_server.web.api.openapi import document, encoded_document
 from cloud_client.reference_server.web.api.operation import (
     AsyncHandler,
     Handler,
@@ -449,17 +448,12 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-
-    @cache
-    def encoded() -> bytes:
-        return encode(document(operations))
-
     by_path["/v1/openapi.json"] = {
         "GET": Operation(
             "getOpenApi",
             "GET /v1/openapi.json",
             "This document",
-            lambda _call, _tx: ApiAnswer(200, document(operations), encoded=encoded()),
+            lambda _call, _tx: ApiAnswer(200, document(operations), encoded=encoded_document(operations)),
             {200: None},
             Surface.PUBLIC,
         )

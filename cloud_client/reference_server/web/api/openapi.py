@@ -24,6 +24,7 @@ from cloud_client.reference_server.contract.words import (
     IDEMPOTENT_REPLAYED_HEADER,
     REQUEST_ID_HEADER,
 )
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.web.api.operation import Keyed, Operation, Surface
 
 _REF = "#/components/schemas/{model}"
@@ -85,6 +86,12 @@ def document(operations: tuple[Operation, ...]) -> dict[str, Any]:
             },
         },
     }
+
+
+@cache
+def encoded_document(operations: tuple[Operation, ...]) -> bytes:
+    """The same in the bytes that go out."""
+    return encode(document(operations))
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
