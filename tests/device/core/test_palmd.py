@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from link1.events import ErrorReceived
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.validator.desk import RequestEnded, VerdictAnswered
@@ -82,6 +83,31 @@ async def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
                 assert (status.last.verdict_seq, status.last.verdict_ref) == (seq, ref)
                 said = [one async for one in attempts(device, validator, pictures(occasion=9001))]
                 assert (said[0].verdict.verdict_seq, said[0].verdict.prev_ref) == (seq + 1, ref)
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+async def test_once_it_is_ready_it_looks_for_garbage(device: Device, is_wiped: bool) -> None:
+    """As it does not while it starts: without that, a daemon that runs for months would only grow."""
+    found = device.folder / "found"
+    program = f"""
+import gc
+from pathlib import Path
+from device.core import main
+from device.platform import sd_notify
+def noted(_text):
+    Path({str(found)!r}).write_text(str(gc.isenabled()))
+sd_notify.ready = noted
+main.main()
+"""
+    if is_wiped:
+        of = device.config.device
+        begin_wipe(of.state_dir, Wipe(WipeStage.CONFIRMED, "0" * 32, of.id, of.gate_id, of.dbd_id))
+    with PtyPair() as pair:
+        device.plug(pair)
+        with device.altered(program):
+            await until(found.exists)
+            await until(lambda: found.read_text() != "")
+    assert found.read_text() == "True"
 
 
 async def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
