@@ -164,7 +164,8 @@ class Recogniser:
         floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
         good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
         capture, match, store_fault = None, None, ""
-        if good and not self._tracked.known:
+        first = not self._tracked.known
+        if good and first:
             # Until now another hand may have been there, which no vector would have told from this one.
             self._liveness.forget_sharp()
         checking = self._second_core.submit(self._liveness.check, frame, hand, quality.detail)
@@ -177,8 +178,9 @@ class Recogniser:
                     # evidence for it.
                     checking.result()
                     self._liveness.reset()
+                    first = True
                     checking = self._second_core.submit(self._liveness.check, frame, hand, quality.detail)
-            if good and interest is Interest.PASSAGE:
+            if good and not first and interest is Interest.PASSAGE:
                 probe = self._tracked.probe()
                 match = self._search(crop, probe, thresholds, live=lambda: checking.result().res == "pass")
                 times.end("match")
@@ -230,7 +232,8 @@ class Recogniser:
         """Search with the probe; while the result is not settled, also with shifted crops, towards the
         nearest.
 
-        A capture that is not known to be live decides no identity, so it is not searched further.
+        A capture that is not known to be live decides no identity, so it is not searched further. A hand's
+        first one is not searched at all: a hand is not known to be live before its second.
         """
         embedder, gallery = self._embedder, self._gallery()
         if gallery is None or embedder is None:
