@@ -40,7 +40,7 @@ _NOTICE = """\
 {names}: converted from {wheel} of MediaPipe, Copyright The MediaPipe Authors,
 https://github.com/google-ai-edge/mediapipe, under the Apache License 2.0 (the file LICENSE).
 
-Changed: written as ONNX by palm-access-device, with PReLU(x) as ReLU(x) - a * ReLU(-x). The weights are the
+Changed: written as ONNX by palm-access-device, with PReLU(x) as x + (1 - a) * ReLU(-x). The weights are the
 same.
 """
 
