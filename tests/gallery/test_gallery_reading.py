@@ -330,20 +330,20 @@ OPENED = """
 import sys
 from pathlib import Path
 from device.platform.memory import settle_memory
-from tools.rig.bench.gallery import open_filled, resident_bytes
+from tools.rig.bench.gallery import open_filled, own_bytes
 gallery = open_filled(Path(sys.argv[1]), bytes(32))
 settle_memory()
-print(resident_bytes())
+print(own_bytes())
 """
 
 
 def test_opening_takes_hardly_more_memory_than_what_is_scanned(tmp_path: Path) -> None:
     """In a process of its own, which gives back what it frees, as a device's does."""
 
-    def resident(rows: int) -> int:
+    def taken(rows: int) -> int:
         fill_store(folder := tmp_path / str(rows), bytes(32), random_templates(rows))
         command = [sys.executable, "-c", OPENED, str(folder)]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     few, many = 1_000, 41_000
-    assert 512 <= (resident(many) - resident(few)) / (many - few) < 600
+    assert 512 <= (taken(many) - taken(few)) / (many - few) < 600

@@ -43,7 +43,7 @@ _SEARCHES = 200
 class GalleryFigures:
     """Times in milliseconds, one thread. `flat_*` is FAISS's IndexFlatIP over the same vectors, same run.
 
-    `open_ms` is reading, opening the seals and building the match set. `memory_bytes` (resident, grown by
+    `open_ms` is reading, opening the seals and building the match set. `memory_bytes` (in memory, grown by
     opening) and `disk_bytes` are for each template. `cosine_error` is the largest difference of a score or a
     margin from the exact search's, and `other_answers` how many of `searches` named another person than the
     exact search did. `many_ms` is one search with 48 probes of one hand, more than a stranger costs it, and
@@ -117,11 +117,11 @@ def measure(count: int, many: int) -> GalleryFigures:
         vectors = random_templates(count)
         fill_store(place, data_key, vectors)
         exact_products()  # the runtime is in palmd's memory already, whatever the number of templates
-        resident = resident_bytes()
+        before = own_bytes()
         started = time.perf_counter()
         gallery = open_filled(place, data_key)
         open_ms = (time.perf_counter() - started) * 1e3
-        memory_bytes = (resident_bytes() - resident) / count
+        memory_bytes = (own_bytes() - before) / count
         disk_bytes = sum(file.stat().st_size for file in place.iterdir()) / count
         probes = _probes(vectors, _SEARCHES)
         gallery_ms = _times_ms(gallery.search, probes)
@@ -213,9 +213,10 @@ def _compare(
     return largest, other
 
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def own_bytes() -> int:
+    """Memory of this process alone: how much of a library's file is in memory, the kernel decides."""
+    resident, shared = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
