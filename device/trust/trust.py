@@ -55,6 +55,9 @@ class ServiceKey:
     not_before_ms: int
     not_after_ms: int | None
 
+    def has_ended(self, at_ms: int) -> bool:
+        return self.not_after_ms is not None and at_ms >= self.not_after_ms
+
 
 @dataclass(frozen=True, slots=True)
 class DbdKey:
@@ -140,8 +143,7 @@ class Trust:
         """The key `kid` if it is pinned for `use` and, when a time is given, has not expired."""
         for key in self.keys:
             if key.public.kid == kid and use in key.use:
-                over = at_ms is not None and key.not_after_ms is not None and at_ms >= key.not_after_ms
-                return None if over else key.public
+                return None if at_ms is not None and key.has_ended(at_ms) else key.public
         return None
 
     def gallery_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
@@ -297,16 +299,17 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
     """`trust` with the keys that GET /v1/keys lists (`published`), at `now_ms` (epoch milliseconds).
 
     A new key counts only if it was published before its not_before (partner API, listSigningKeys); a key that
-    is valid at once could be anyone's. A known key may be given an end, and is not changed otherwise.
-    Raises TrustError.
+    is valid at once could be anyone's. A known key may be given another end until its own has passed, and is
+    not changed otherwise. Raises TrustError.
     """
     known = {key["kid"]: key for key in trust.obj["keys"]}
+    ended = {key.public.kid for key in trust.keys if key.has_ended(now_ms)}
     try:
         for item in published:
             key = _service_key(item)
             if key.public.kid in known:
                 # The service does not list expired keys, so an end in the past is ignored.
-                if key.not_after_ms is None or key.not_after_ms > now_ms:
+                if key.public.kid not in ended and not key.has_ended(now_ms):
                     known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
             elif key.not_before_ms > now_ms and key.public.kid not in trust.revoked_kids:
                 known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}

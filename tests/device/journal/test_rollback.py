@@ -98,6 +98,20 @@ def test_an_end_that_has_passed_is_not_taken_over(trust: Trust) -> None:
     assert forged.gallery_key(GALLERY_KEY.kid, NOW_MS) == GALLERY_KEY.public
 
 
+def test_a_key_that_has_ended_is_not_brought_back_by_a_list(trust: Trust) -> None:
+    """A carrier may hold such a list: GET /v1/keys is not signed."""
+    new = SigningKey.from_seed(b"\x31" * 32)
+    item = public(new, use=["gallery"], not_before="2030-01-01T00:00:00.000Z", not_after=None)
+    end, later_end = "2031-01-01T00:00:00.000Z", "2033-01-01T00:00:00.000Z"
+    trust = with_service_keys(trust, [item | {"not_after": end}], NOW_MS)
+    ended_ms = 1_924_992_000_000
+    for listed in (None, later_end):
+        again = with_service_keys(trust, [item | {"not_after": listed}], ended_ms)
+        assert again.gallery_key(new.kid, ended_ms) is None
+        put_off = with_service_keys(trust, [item | {"not_after": listed}], ended_ms - 1)
+        assert put_off.gallery_key(new.kid, ended_ms) == new.public
+
+
 def build(seq: int, prev_ref: str) -> Any:
     verdict = {"v": 1, "txn_id": "0a" * 16, "verdict_seq": seq, "prev_ref": prev_ref}
     return sign_object(Kind.VERDICT, verdict, SERVICE_KEY)
