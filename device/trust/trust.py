@@ -275,6 +275,9 @@ def registered_again(earlier: Trust, trust: Trust) -> Trust:
     keys = {key["kid"]: key for key in earlier.obj["keys"]}
     keys |= {key["kid"]: key for key in trust.obj["keys"] if key["kid"] not in ended | earlier.revoked_kids}
     older = _config_seq(trust) < _config_seq(earlier)
+    mail = trust.obj["mail"]
+    if trust.mail_seal_key.kid in earlier.revoked_kids:
+        mail = mail | {"seal_key": earlier.obj["mail"]["seal_key"]}
     return _read(
         trust.obj
         | {
@@ -282,6 +285,7 @@ def registered_again(earlier: Trust, trust: Trust) -> Trust:
             "former_roots": earlier.former_roots,
             "keys": without_ended(list(keys.values()), trust.pinned_at_ms),
             "config": (earlier if older else trust).config,
+            "mail": mail,
             "dbd_keys": [key.to_obj() for key in windows[-_MAX_WINDOWS:]],
             "bundle_seq": earlier.bundle_seq,
             "status_at_ms": earlier.status_at_ms,

@@ -6,7 +6,7 @@ import pytest
 
 from device.errors import TrustError
 from device.trust.bundle import ROOT_PREFIX, with_bundle
-from device.trust.trust import Trust, load_trust, save_trust
+from device.trust.trust import Trust, load_trust, registered_again, save_trust
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.sealed import SignerPurpose
@@ -51,6 +51,15 @@ def test_keys_are_added_and_revoked_and_what_is_not_named_stays(trust: Trust, tm
     save_trust(tmp_path / "trust.json", newer)
     assert load_trust(tmp_path / "trust.json") == newer
     assert newer.bundle_seq == 2
+
+
+def test_the_answer_to_another_registration_brings_no_revoked_mail_key_back(trust: Trust) -> None:
+    """It may have lain on a stick since before the bundle."""
+    seal = {"kid": NEW_SEAL.kid, "alg": "x25519", "pub_b64": NEW_SEAL.public.b64}
+    new = with_bundle(trust, bundle(seal_keys=[seal], revoked_kids=[trust.mail_seal_key.kid]), now_ms=NOW_MS)
+    again = registered_again(new, registered())
+    assert again.mail_seal_key == NEW_SEAL.public
+    assert registered_again(trust, registered()).mail_seal_key == trust.mail_seal_key
 
 
 def test_bundle_seq_never_falls(trust: Trust) -> None:
