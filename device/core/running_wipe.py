@@ -111,7 +111,7 @@ class RunningWipe:
     async def ordered(self, wipe_id: str) -> str | None:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:
-            if self._wipe is None:
+            if not self.begun:
                 self.health.report(HealthWord.REVOKED, _ORDERED)
                 await self.seal_record(wipe_id, lambda record: self._destroy(wipe_id, record))
             return self.unconfirmed

@@ -275,3 +275,16 @@ async def test_a_reset_of_a_wiped_device_whose_service_does_not_know_of_the_wipe
             ask_core(device.config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
             assert process.wait(20) == 0
         assert list(device.config.device.state_dir.iterdir()) == []
+
+
+async def test_an_order_that_comes_behind_a_technicians_reset_leaves_nothing(device: Device) -> None:
+    # The same daemon, which stays for longer after the reset.
+    program = "from device.core import palmd, running_wipe; running_wipe.REPLY_WITHIN_S = 60; palmd.main()"
+    with PtyPair() as pair:
+        device.plug(pair)
+        with device.altered(program):
+            await until(lambda: device.status().device_id != "")
+            named = DeviceNamed(device.config.device.id).to_obj()
+            ask_core(device.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
+            assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] is None
+            assert list(device.config.device.state_dir.iterdir()) == []
