@@ -29,7 +29,7 @@ from device.errors import DeviceError, IpcRefused, TrustError
 from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
-from device.platform.ipc import Handler, Packet, reply, reply_with
+from device.platform.ipc import Handler, Packet, finishing, reply, reply_with
 from device.platform.threads import StoreThread, wait_at_most
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
@@ -165,9 +165,7 @@ class CarrierApi:
         try:
             if op.endswith(".next"):
                 return await operation(request)
-            work = asyncio.ensure_future(operation(request))
-            work.add_done_callback(_heed)
-            return await asyncio.shield(work)
+            return await finishing(operation)(request)
         except PageRefused as error:
             raise IpcRefused(str(error.code), str(error)) from error
         except SignatureError as error:
@@ -373,12 +371,6 @@ class CarrierApi:
         if gallery is None:
             raise IpcRefused("no_gallery", "this device serves no gallery now; palmctl status says why")
         return gallery
-
-
-def _heed(work: asyncio.Future[Packet]) -> None:
-    """Retrieve the exception of work whose caller may have disconnected, so that asyncio does not log it."""
-    if not work.cancelled():
-        work.exception()
 
 
 async def _wait_for(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
 from device.errors import IpcRefused
-from device.platform.ipc import Handler, Packet, reply, reply_with
+from device.platform.ipc import Handler, Packet, finishing, reply, reply_with
 from device.platform.roles import refusing
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
@@ -65,9 +65,9 @@ def device_operations(
     }
     return {
         "status": answer_status,
-        "factory_reset": factory_reset,
+        "factory_reset": finishing(factory_reset),
         PICTURE_OP: measure_picture,
-        **refusing(updates),
+        **refusing({name: finishing(operation) for name, operation in updates.items()}),
     }
 
 

@@ -8,8 +8,8 @@ one JSON object (RFC 8785 bytes), the payload opaque bytes: what the service sig
 2. Both lengths are checked against their caps before anything is read, so neither side can be made to hold
    more than two maximal packets of the other.
 3. A connection that breaks the framing is closed; the listener and its other connections go on.
-4. When a client disconnects, the request it was waiting for is cancelled: an operation that must not stop
-   half-way shields itself.
+4. When a client disconnects, the request it was waiting for is cancelled, unless its operation is
+   `finishing`.
 5. A connection that sends no request, sends slowly or takes no reply is closed (`Patience`). When a socket is
    full, an idle connection is closed for a new one, connections without any request first.
 
@@ -88,6 +88,23 @@ def reply(payload: bytes | bytearray = b"", **members: object) -> Packet:
 def reply_with(answer: WireObject, payload: bytes | bytearray = b"") -> Packet:
     """A good answer with the members of `answer`."""
     return reply(payload, **answer.to_obj())
+
+
+def finishing(operation: Handler) -> Handler:
+    """`operation`, which goes on to its end when its client disconnects."""
+
+    async def answer(request: Packet) -> Packet:
+        work = asyncio.ensure_future(operation(request))
+        work.add_done_callback(_heed)
+        return await asyncio.shield(work)
+
+    return answer
+
+
+def _heed(work: asyncio.Future[Packet]) -> None:
+    """Retrieve the exception of work whose client has disconnected, so that asyncio does not log it."""
+    if not work.cancelled():
+        work.exception()
 
 
 def encode_packet(packet: Packet) -> bytes:

@@ -12,7 +12,7 @@ from device.doctor.case import take_case
 from device.doctor.examine import examine
 from device.errors import IpcError, IpcRefused
 from device.platform.clock import SystemClock
-from device.platform.ipc import ask_core
+from device.platform.ipc import IpcClient, ask_core
 from device.values.control import DeviceNamed
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from link1.canonical import canonical_bytes
@@ -287,4 +287,39 @@ async def test_an_order_that_comes_behind_a_technicians_reset_leaves_nothing(dev
             named = DeviceNamed(device.config.device.id).to_obj()
             ask_core(device.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
             assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] is None
+            assert list(device.config.device.state_dir.iterdir()) == []
+
+
+async def test_a_technicians_reset_is_carried_out_when_nothing_waits_for_its_answer_any_more(
+    device: Device, tmp_path: Path
+) -> None:
+    """Ctrl-C at `palmctl factory-reset`: the order is on the disk, so the next start would carry it out."""
+    begun, goes_on = tmp_path / "begun", tmp_path / "goes on"
+    # The same daemon, on a disk that is done with the order when the test says so.
+    program = f"""
+import time
+from pathlib import Path
+from device.core import palmd, running_wipe
+begin_wipe = running_wipe.begin_wipe
+def begin_slowly(*given):
+    begin_wipe(*given)
+    Path({str(begun)!r}).touch()
+    while not Path({str(goes_on)!r}).exists():
+        time.sleep(0.01)
+running_wipe.begin_wipe = begin_slowly
+palmd.main()
+"""
+    with PtyPair() as pair:
+        device.plug(pair)
+        with device.altered(program) as process:
+            await until(lambda: device.status().device_id != "")
+            client = await IpcClient.connect(device.control_socket)
+            named = DeviceNamed(device.config.device.id).to_obj()
+            asked = asyncio.create_task(client.call("factory_reset", timeout_s=RESET_WITHIN_S, **named))
+            await until(begun.exists)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await until(lambda: device.status().device_id != "")
+            goes_on.touch()
+            assert await asyncio.to_thread(process.wait, 20) == 0
             assert list(device.config.device.state_dir.iterdir()) == []
