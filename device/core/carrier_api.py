@@ -238,36 +238,22 @@ class CarrierApi:
         batch = self._batch[1]
         self._batch = None
         code = "" if answered.status == 200 else _refusal_of(answered)
-        silent_on, codes = await self.journal_thread.do(lambda: self._settle(batch, code, request.payload))
-        self.refused_uploads.update(codes)
-        if SEQ_CONFLICT in codes:
+        taken, refused = await self.journal_thread.do(lambda: _judged(batch, code, request.payload))
+        if SEQ_CONFLICT in refused.values():
+            # First: what is settled is not offered again, and this word of the service would be lost.
             await self.rolled_back("the service holds another verdict with the same number")
-        if silent_on:
-            raise IpcRefused("malformed", f"the answer is silent on {silent_on} items")
-        return reply()
-
-    def _settle(self, batch: UploadBatch, code: str, answer: bytes) -> tuple[int, list[str]]:
-        """In the journal's thread. The number of items missing in the answer, which are offered again, and
-        the codes of refused items.
-
-        `code`: the service refuses the whole body; the carrier has then reduced it to the one item at fault.
-        """
-        if code:
-            taken, refused = frozenset[int](), dict.fromkeys(range(len(batch.items)), code)
-        else:
-            taken, refused = read_batch_answer(
-                read_with_fractions(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch
-            )
         settled = sorted(taken | refused.keys())
         tickets = tuple(batch.tickets[index] for index in settled)
-        codes = [refused[index] for index in settled if index in refused]
-        self.journal.uploaded(tickets)
-        if codes:
-            words = ", ".join(sorted(set(codes)))
+        await self.journal_thread.do(lambda: self.journal.uploaded(tickets))
+        if refused:
+            self.refused_uploads.update(refused.values())
+            words = ", ".join(sorted(set(refused.values())))
             _log.error(
-                "the service refused %d uploaded items (%s); the journal keeps them", len(codes), words
+                "the service refused %d uploaded items (%s); the journal keeps them", len(refused), words
             )
-        return len(batch.items) - len(settled), codes
+        if silent_on := len(batch.items) - len(settled):
+            raise IpcRefused("malformed", f"the answer is silent on {silent_on} items")
+        return reply()
 
     async def _errand_next(self, errands: Errands, request: Packet) -> Packet:
         async def oldest() -> WaitingEnrolment | None:
@@ -402,6 +388,14 @@ def _refusal_of(answered: carrier.BatchAnswered | carrier.ErrandAnswered) -> str
     if _CODE.fullmatch(answered.code) is None:
         raise FormatError(f"member code is not a string of the form {_CODE.pattern}")
     return answered.code
+
+
+def _judged(batch: UploadBatch, code: str, answer: bytes) -> tuple[frozenset[int], dict[int, str]]:
+    """The service's answer for each item. `code`: it refuses the whole body; the carrier has then reduced it
+    to the one item at fault. Raises FormatError."""
+    if code:
+        return frozenset(), dict.fromkeys(range(len(batch.items)), code)
+    return read_batch_answer(read_with_fractions(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch)
 
 
 def read_batch_answer(answer: JsonObject, batch: UploadBatch) -> tuple[frozenset[int], dict[int, str]]:

@@ -44,6 +44,6 @@ class ServiceNews:
 
     async def rolled_back(self, why: str) -> None:
         """The service knows a later state of this device: number no further verdict. Raises JournalError."""
-        await self.journal_thread.do(lambda: self.journal.halt(why))
         _log.critical("an older state of this device was restored: %s", why)
         self.health.report(HealthWord.ROLLED_BACK, rolled_back_detail(why))
+        await self.journal_thread.do(lambda: self.journal.halt(why))

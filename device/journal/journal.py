@@ -102,12 +102,11 @@ class Journal:
         self._rows.leave_disk()
 
     def halt(self, why: str) -> None:
-        """Number no further verdict, also after a restart. Raises JournalError."""
-        if not self.halted:
-            with self._rows.transaction():
-                self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
-            self.halted = why
-            keep_numbers(self._rows, self._rows.witness)
+        """Number no further verdict, also after a restart. Raises JournalError; then a restart forgets it."""
+        self.halted = self.halted or why
+        with self._rows.transaction():
+            self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (self.halted,))
+        keep_numbers(self._rows, self._rows.witness)
 
     # Verdicts and transactions
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from device.enrolment.outbox import EnrolmentAnswer
-from device.errors import IpcRefused
+from device.errors import IpcRefused, JournalError
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcClient, Packet
 from link1.canonical import canonical_bytes
@@ -155,6 +155,32 @@ async def test_refused_items_are_set_aside_and_items_without_an_answer_are_offer
         )
         assert await core.in_store(core.journal.pending_uploads) == 0
         assert core.api.refused_uploads == {"bad_decision": 1, "seq_conflict": 1, "validation_failed": 1}
+
+
+async def test_a_number_that_the_service_holds_otherwise_is_answered_again_until_the_device_has_halted(
+    tmp_path: Path,
+) -> None:
+    """Between the two the power may fail, or the disk."""
+
+    async def disk_refuses(_why: str) -> None:
+        raise JournalError("the disk")
+
+    async with serving(tmp_path) as (core, carrier):
+
+        async def uploaded() -> Packet:
+            batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
+            done = answer([], [], [(0, "seq_conflict")])
+            return await carrier.call(
+                "verdicts.done", done, ticket=batch.header["ticket"], status=200, code=""
+            )
+
+        await core.decide(1)
+        core.api.rolled_back = disk_refuses
+        assert await refused(uploaded()) == "store"
+        core.api.rolled_back = core.heard.rolled_back
+        await uploaded()
+        assert len(core.heard.rollbacks) == 1
+        assert core.api.refused_uploads == {"seq_conflict": 1}
 
 
 async def test_an_answer_from_outside_the_contract_loses_nothing(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from device.errors import Outdated, SequenceHalted
+from device.core.service_news import ServiceNews
+from device.errors import JournalError, Outdated, SequenceHalted
+from device.health import Health, HealthWord
 from device.platform.clock import has_kept_time
+from device.platform.threads import StoreThread
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
 from device.trust.trust import DbdKey, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
@@ -19,6 +22,7 @@ from tests.device.carrier_setting import (
     device_status,
     service_key,
 )
+from tests.device.core.small_disk import no_file_may_grow_beyond
 from tests.device.core_makers import DBD_KEY, GALLERY_KEY, NOW_MS
 from tests.device.journal.journal_makers import make_journal
 from tests.device.mail.mail_setting import Mailed
@@ -129,6 +133,27 @@ def test_a_halted_journal_numbers_nothing_not_after_a_restart_either(tmp_path: P
         journal.close()
         journal = make_journal(tmp_path)
     journal.close()
+
+
+async def test_a_device_that_knows_that_it_went_back_numbers_nothing_although_its_disk_does_not_take_it(
+    tmp_path: Path,
+) -> None:
+    thread, health = StoreThread("journal"), Health(lambda _words: None)
+    journal = await thread.do(lambda: make_journal(tmp_path))
+    not_used: Any = None
+    parts = {"pinning": not_used, "wipe": not_used, "gallery": not_used, "validator_status": not_used}
+    news = ServiceNews(journal=journal, journal_thread=thread, health=health, **parts)
+    with no_file_may_grow_beyond(0), pytest.raises(JournalError):
+        await news.rolled_back("the service knows more")
+    assert health.words == (HealthWord.ROLLED_BACK,)
+    with pytest.raises(SequenceHalted, match="knows more"):
+        await thread.do(lambda: journal.append_verdict("0a" * 16, "0" * 32, build))
+    await news.rolled_back("the service knows more")
+    await thread.do(journal.close)
+    thread.close()
+    again = make_journal(tmp_path)
+    assert again.halted == "the service knows more"
+    again.close()
 
 
 async def test_a_receipt_for_records_that_were_never_made_shows_an_old_card(tmp_path: Path) -> None:
