@@ -13,6 +13,7 @@ signature of the root (64) over `purpose prefix ‖ 0x00 ‖ signer key ‖ not_
 
 import hashlib
 import struct
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -82,11 +83,16 @@ class SignerCertificate:
     def b64(self) -> str:
         return b64_encode(self.signer.raw + struct.pack(">Q", self.not_after_ms) + self.root_sig)
 
-    def check(self, purpose: SignerPurpose, roots: list[PublicKey], now_ms: int) -> PublicKey:
-        """Return the signer when one of `roots` certified it for `purpose` and it has not run out.
+    def check(
+        self, purpose: SignerPurpose, roots: list[PublicKey], now_ms: int, revoked: Container[str] = ()
+    ) -> PublicKey:
+        """Return the signer when one of `roots` certified it for `purpose`, it has not run out, and its kid
+        is not among the `revoked`.
 
         Raises SignatureError.
         """
+        if self.signer.kid in revoked:
+            raise SignatureError("the key of the signer is revoked")
         if now_ms > self.not_after_ms:
             raise SignatureError("the certificate of the signer has run out")
         message = purpose.encode("ascii") + b"\x00" + self.signer.raw + struct.pack(">Q", self.not_after_ms)
@@ -178,11 +184,18 @@ def seal_record(
 
 
 def check_inbox_record(
-    record: JsonObject, *, device_id: str, roots: list[PublicKey], now_ms: int, next_seq: int
+    record: JsonObject,
+    *,
+    device_id: str,
+    roots: list[PublicKey],
+    now_ms: int,
+    next_seq: int,
+    revoked: Container[str] = (),
 ) -> tuple[Post, bytes]:
     """Check a record from the service, in the order the contract gives, up to its seq.
 
-    Returns its post and ciphertext; raises SealError with the code to report.
+    `revoked`: kids whose keys sign nothing any more. Returns its post and ciphertext; raises SealError with
+    the code to report.
     """
     post, ciphertext = read_record(record, Box.IN)
     try:
@@ -190,7 +203,7 @@ def check_inbox_record(
     except FormatError as error:
         raise SealError("malformed", f"signer_cert_b64: {error}") from None
     try:
-        signer = certificate.check(SignerPurpose.POST, roots, now_ms)
+        signer = certificate.check(SignerPurpose.POST, roots, now_ms, revoked)
     except SignatureError as error:
         raise SealError("unknown_signer", str(error)) from None
     check_signature(record, signer)

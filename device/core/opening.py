@@ -160,6 +160,7 @@ async def open_device(
         updates=UpdateDesk(
             opened=updates,
             roots=lambda: pinned.trust.roots,
+            revoked=lambda: pinned.trust.revoked_kids,
             now_ms=lambda: known_time_ms(gallery, clock),
             app_version=version(APP_PACKAGE),
             model_pinned=config.model.dir is not None,

@@ -386,6 +386,7 @@ class Palmd:
             device_id=opened.trust.device_id,
             seal_key=opened.keys.seal,
             roots=lambda: opened.trust.roots,
+            revoked=lambda: opened.trust.revoked_kids,
             gallery=lambda: gallery.serving,
             statuses=statuses,
             gallery_thread=gallery_thread,

@@ -7,7 +7,7 @@ no passage waits for them. Every handler may run again for the same record after
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -140,6 +140,8 @@ class MailApply:
     device_id: str
     seal_key: SealKey
     roots: Callable[[], tuple[PublicKey, ...]]
+    revoked: Callable[[], Container[str]]
+    """The kids of signers that count no more."""
     gallery: Callable[[], Gallery | None]
     statuses: StatusReader
     gallery_thread: StoreThread
@@ -191,6 +193,7 @@ class MailApply:
                 roots=list(self.roots()),
                 now_ms=known_time_ms(self.gallery(), self.clock),
                 next_seq=next_seq,
+                revoked=self.revoked(),
             )
             word, body = open_record(record, ciphertext, self.seal_key)
         except SealError as error:

@@ -1,7 +1,8 @@
 """Trust bundles: how pinned keys change after registration (device surface §6).
 
-A bundle adds and revokes keys; keys that it does not name stay, and a revoked key never counts again. A
-bundle is valid when a pinned root certified its signer. A new root needs the signature of a pinned one over
+A bundle adds and revokes keys; keys that it does not name stay, and a revoked key never counts again: neither
+a key that is pinned, nor a signer of bundles, configurations, releases or mail. A bundle is valid when a
+pinned root certified its signer. A new root needs the signature of a pinned one over
 `svc.root.v1 ‖ 0x00 ‖ the new key`, in its member `root_sig_b64`. A removed root vouches for nothing; it is
 kept for root's installer alone, which may have missed several changes (`followed_roots`).
 """
@@ -34,7 +35,9 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
     without one that vouches for the configuration in force.
     """
     try:
-        bundle = certified(Kind.TRUST_BUNDLE, signed, roots=trust.roots, now_ms=now_ms)
+        bundle = certified(
+            Kind.TRUST_BUNDLE, signed, roots=trust.roots, now_ms=now_ms, revoked=trust.revoked_kids
+        )
         members.version_1(bundle)
         bundle_seq = members.integer(bundle, "bundle_seq", 1)
         if bundle_seq <= trust.bundle_seq:

@@ -80,7 +80,8 @@ class Pinning:
 
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
-        policy = read_policy(wrapper, roots=self.pinned.trust.roots, taken_at_ms=self.now_ms())
+        trust, now_ms = self.pinned.trust, self.now_ms()
+        policy = read_policy(wrapper, roots=trust.roots, taken_at_ms=now_ms, revoked=trust.revoked_kids)
         if policy.config_seq <= self.policy.config_seq:
             return
         await self._pin(lambda trust: reread(trust, {"config": wrapper}))

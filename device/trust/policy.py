@@ -2,10 +2,10 @@
 
 A pinned root certifies a bundle signer, who signs `config_obj`; the certificate accompanies the signature.
 Its validity is checked for the time at which the configuration was accepted, not the time of reading: a
-configuration stays in force when its signer's certificate expires.
+configuration stays in force when its signer's certificate expires, or its signer is revoked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any
 
 from device.errors import TrustError
@@ -34,24 +34,37 @@ class Policy(WireObject):
 
 
 def certified(
-    kind: Kind, signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int
+    kind: Kind,
+    signed: Mapping[str, Any],
+    *,
+    roots: Sequence[PublicKey],
+    now_ms: int,
+    revoked: Container[str] = (),
 ) -> JsonObject:
     """The object in `{KIND_obj, alg, signer_kid, sig_b64, signer_cert_b64}`, verified up to a root.
 
-    `now_ms`: epoch milliseconds for checking the signer's certificate. Raises FormatError, SignatureError.
+    `now_ms`: epoch milliseconds for checking the signer's certificate. `revoked`: kids of signers that count
+    no more. Raises FormatError, SignatureError.
     """
     wrapper = dict(signed)
     certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
-    return verify_object(kind, wrapper, certificate.check(SignerPurpose.BUNDLE, list(roots), now_ms))
+    return verify_object(kind, wrapper, certificate.check(SignerPurpose.BUNDLE, list(roots), now_ms, revoked))
 
 
-def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], taken_at_ms: int) -> Policy:
+def read_policy(
+    signed: Mapping[str, Any],
+    *,
+    roots: tuple[PublicKey, ...],
+    taken_at_ms: int,
+    revoked: Container[str] = (),
+) -> Policy:
     """Verify a signed configuration and read it.
 
-    `taken_at_ms`: epoch milliseconds at which the device accepted it. Raises TrustError.
+    `taken_at_ms`: epoch milliseconds at which the device accepted it; `revoked`: kids revoked at that time.
+    Raises TrustError.
     """
     try:
-        obj = certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms)
+        obj = certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms, revoked=revoked)
         members.version_1(obj)
         return Policy.from_obj(obj)
     except (FormatError, SignatureError) as error:

@@ -11,7 +11,7 @@ waits. After a power cut the next start continues it.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -62,13 +62,14 @@ _log = logging.getLogger(__name__)
 class UpdateDesk:
     """Methods run on the loop; disk work runs on the thread "update".
 
-    `roots`: those pinned now. `now_ms`: the time for checking a signer's certificate (epoch). `model_pinned`:
-    [model] dir is set, so that no model is accepted. `test_model`: tests the model in a folder and returns
-    its model_id, or raises UpdateRefused, StateError.
+    `roots`: those pinned now. `revoked`: kids of signers that count no more. `now_ms`: the time for checking
+    a signer's certificate (epoch). `model_pinned`: [model] dir is set, so that no model is accepted.
+    `test_model`: tests the model in a folder and returns its model_id, or raises UpdateRefused, StateError.
     """
 
     opened: OpenedUpdates
     roots: Callable[[], Sequence[PublicKey]]
+    revoked: Callable[[], Container[str]]
     now_ms: Callable[[], int]
     app_version: str
     model_pinned: bool
@@ -157,7 +158,7 @@ class UpdateDesk:
         return manifest
 
     def _read(self, wrapper: JsonObject) -> Manifest:
-        return read_manifest(wrapper, roots=self.roots(), now_ms=self.now_ms())
+        return read_manifest(wrapper, roots=self.roots(), now_ms=self.now_ms(), revoked=self.revoked())
 
     async def _take(self, manifest: Manifest, *, by_network: bool) -> None:
         before = self._usable()

@@ -7,7 +7,7 @@ do: it cannot have a release installed that was halted, or that is meant for oth
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -157,13 +157,16 @@ class OfferReader:
         )
 
 
-def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int) -> Manifest:
+def read_manifest(
+    signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int, revoked: Container[str] = ()
+) -> Manifest:
     """Verify a signed manifest and read it.
 
-    `now_ms`: epoch milliseconds for checking the certificate. Raises TrustError, UpdateRefused.
+    `now_ms`: epoch milliseconds for checking the certificate. `revoked`: kids of signers that count no more.
+    Raises TrustError, UpdateRefused.
     """
     try:
-        obj = certified(Kind.UPDATE_MANIFEST, signed, roots=roots, now_ms=now_ms)
+        obj = certified(Kind.UPDATE_MANIFEST, signed, roots=roots, now_ms=now_ms, revoked=revoked)
     except (FormatError, SignatureError) as error:
         raise TrustError(
             f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"

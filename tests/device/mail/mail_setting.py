@@ -329,6 +329,7 @@ class Mailed:
     validator: MailedValidator | None = None
     online: bool = False
     network_awaited: bool = False
+    revoked: tuple[str, ...] = ()
     lives: int = 0
     now_ms: int = 1_000
 
@@ -346,6 +347,7 @@ class Mailed:
             device_id=DEVICE_ID,
             seal_key=DEVICE_SEAL_KEY,
             roots=lambda: (ROOT_KEY.public,),
+            revoked=lambda: self.revoked,
             gallery=lambda: gallery,
             statuses=StatusReader(DEVICE_ID, service_key),
             gallery_thread=threads[1],

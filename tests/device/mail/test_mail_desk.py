@@ -19,7 +19,7 @@ from link1.canonical import b64_encode, canonical_bytes
 from link1.events import Backing
 from link1.keys import SealKey, SigningKey
 from link1.signed import Kind, sign_object
-from tests.device.mail.mail_setting import DEVICE_ID, Living, Mailed, sealed, status_wrapper
+from tests.device.mail.mail_setting import DEVICE_ID, POST_KEY, Living, Mailed, sealed, status_wrapper
 from tests.link1.cable import mixed_faults
 
 
@@ -265,6 +265,14 @@ async def test_a_wrong_record_stops_the_line_is_reported_and_gives_way(
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
         assert living.desk.position.refused is None
         await living.carry_until(lambda: office.reports()[-1]["refused"] == [])
+
+
+async def test_a_record_of_a_revoked_signer_is_refused(mailed: Mailed) -> None:
+    mailed.revoked = (POST_KEY.kid,)
+    async with life(mailed) as living:
+        living.office.post_receipt(0)
+        await living.carry_until(lambda: bool(living.settled))
+        assert (living.settled[0].state, living.settled[0].code) == (MailState.REFUSED, "unknown_signer")
 
 
 async def test_bytes_that_are_no_record_are_refused(mailed: Mailed) -> None:

@@ -1,20 +1,27 @@
 """Trust bundles: what may change pinned keys, and what may not."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from device.errors import TrustError
+from device.platform.threads import StoreThread
 from device.trust.bundle import ROOT_PREFIX, with_bundle
-from device.trust.trust import Trust, load_trust, registered_again, save_trust
+from device.trust.pinning import Pinning
+from device.trust.policy import read_policy
+from device.trust.trust import Pinned, Trust, load_trust, registered_again, save_trust
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.sealed import SignerPurpose
 from tests.device.core_makers import (
+    BUNDLE_KEY,
     DBD_KEY,
     GALLERY_KEY,
     NOW_MS,
     ROOT_KEY,
+    config_obj,
+    signed_config,
 )
 from tests.device.trust.pinned_makers import bundle, registered
 
@@ -60,6 +67,33 @@ def test_the_answer_to_another_registration_brings_no_revoked_mail_key_back(trus
     again = registered_again(new, registered())
     assert again.mail_seal_key == NEW_SEAL.public
     assert registered_again(trust, registered()).mail_seal_key == trust.mail_seal_key
+
+
+async def test_what_a_revoked_signer_signs_counts_no_more_and_the_configuration_stays(
+    trust: Trust, tmp_path: Path
+) -> None:
+    path, thread = tmp_path / "trust.json", StoreThread("test")
+    save_trust(path, trust)
+    policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=NOW_MS)
+    pinning = Pinning(
+        Pinned(trust),
+        policy,
+        path=path,
+        thread=thread,
+        now_ms=lambda: NOW_MS,
+        validator_keys_changed=lambda: None,
+        policy_changed=lambda: None,
+    )
+    await pinning.take_bundle(bundle(signer=NEW_KEY, revoked_kids=[BUNDLE_KEY.kid]))
+    with pytest.raises(TrustError, match="revoked"):
+        await pinning.take_bundle(bundle(bundle_seq=2))
+    with pytest.raises(TrustError, match="revoked"):
+        await pinning.take_config(signed_config(config_obj(config_seq=2)))
+    await pinning.take_bundle(bundle(signer=NEW_KEY, bundle_seq=2))
+    thread.close()
+    after = load_trust(path)
+    assert (after.bundle_seq, pinning.policy) == (2, policy)
+    assert read_policy(after.config, roots=after.roots, taken_at_ms=after.pinned_at_ms) == policy
 
 
 def test_bundle_seq_never_falls(trust: Trust) -> None:

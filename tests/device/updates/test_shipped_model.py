@@ -220,7 +220,14 @@ def test_a_disk_that_refuses_the_state_leaves_the_model_in_force(
         assert updates.state is not None and updates.state.model == in_force_now
         assert "state.json cannot be written" in updates.unsaved
         assert store.load(1) == before and store.model_folder(8).is_dir()
-        desk = UpdateDesk(updates, roots=tuple, now_ms=lambda: 0, app_version="0.1.0", model_pinned=False)
+        desk = UpdateDesk(
+            updates,
+            roots=tuple,
+            revoked=tuple,
+            now_ms=lambda: 0,
+            app_version="0.1.0",
+            model_pinned=False,
+        )
         asyncio.run(desk.save_again())
         assert desk.unsaved and not desk.wants_other_model(facts)
     asyncio.run(desk.save_again())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from device.errors import UpdateRefused
+from device.errors import TrustError, UpdateRefused
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import ReleaseKind
 from device.updates.models import self_test
@@ -24,6 +24,7 @@ from tests.device.core.small_disk import fill, small_disk
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import (
     ROOT,
+    SIGNER,
     now_ms,
     open_desk,
     packed_files,
@@ -99,6 +100,11 @@ def test_a_model_arrives_in_its_slot_and_waits(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "models" / "7" / "id").read_text()) == {"model_id": "palm-2"}
     assert not list((tmp_path / "updates" / "incoming").iterdir())
     assert UpdateStore(tmp_path).load(0) == state
+
+
+def test_a_release_of_a_revoked_signer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrustError, match="revoked"):
+        run(tmp_path, lambda desk: sent(desk, model(), 7), revoked=lambda: (SIGNER.kid,))
 
 
 async def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Path) -> None:

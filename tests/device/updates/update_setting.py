@@ -126,6 +126,7 @@ def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
     given: dict[str, Any] = {
         "opened": OpenedUpdates(store, state, "", "palm-gen-4"),
         "roots": lambda: (ROOT.public,),
+        "revoked": tuple,
         "app_version": "0.1.0",
         "model_pinned": False,
         "now_ms": SystemClock().wall_ms,
