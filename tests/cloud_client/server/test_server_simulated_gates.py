@@ -8,8 +8,12 @@ import subprocess
 from pathlib import Path
 
 import httpx
+import pytest
 from click.testing import CliRunner
 
+from cloud_client.client import Answer, CloudClient
+from cloud_client.errors import CloudUnreachable
+from device.platform.files import shred
 from tests.cloud_client.server.server_process import post, start
 from tests.cloud_client.server.simulated_site import Json, SimulatedSite
 from tests.palmctl import PALMCTL
@@ -197,3 +201,40 @@ def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:
     refused = site.tried("pass", "--device-id", "gate-2", "--stranger")
     assert refused.exit_code == 1 and json.loads(refused.stdout)["error"]["code"] == "gate_wiped"
     assert site.device("gate-2")["status"] == "wiped"
+
+
+def test_a_wipe_whose_answer_is_lost_is_ended_by_the_next_command(
+    site: SimulatedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.revoke("gate-1")
+    wiped = CloudClient.wiped
+
+    async def lost(client: CloudClient, body: bytes, idempotency_key: str) -> Answer:
+        await wiped(client, body, idempotency_key)
+        raise CloudUnreachable("no whole answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CloudClient, "wiped", lost)
+        assert site.tried("sync", "--device-id", "gate-1").exit_code == 3
+    assert site.device("gate-1")["status"] == "wiped"
+    assert site.at_gate("sync")["wiped"]["reason"] == "stolen"
+    assert not any((site.folder / "gate-1.gate" / "keys").iterdir())
+
+
+def test_keys_that_a_wipe_left_when_it_was_cut_off_are_destroyed(
+    site: SimulatedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.revoke("gate-1")
+
+    def cut_off(key: Path) -> None:
+        shred(key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tools.cloud.simulation.gate.shred", cut_off)
+        assert site.tried("sync", "--device-id", "gate-1").exit_code == 130
+    keys = site.folder / "gate-1.gate" / "keys"
+    assert any(keys.iterdir())
+    refused = site.tried("sync", "--device-id", "gate-1")
+    assert json.loads(refused.stdout)["error"]["code"] == "gate_wiped"
+    assert not any(keys.iterdir()) and not (keys.parent / "validator.key").exists()

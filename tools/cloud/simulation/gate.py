@@ -139,6 +139,7 @@ class SimulatedGate:
         """Raises SimulationError when no gate is there, GateWiped when nothing is left of it."""
         state = read_state(place)
         if state.wiped is not None:
+            _destroy_keys(place)  # of a wipe that was cut off
             raise _already_wiped(place, state.wiped)
         self._place = place
         self._keys = KeyStore.open(place / "keys")
@@ -427,24 +428,40 @@ class SimulatedGate:
         """
         if (wiped := self.state.wiped) is not None:
             raise _already_wiped(self._place, wiped)
+        order = self.state.ordered
+        if order is None:
+            order = await self._wipe_order()
+            if order is None:
+                return
+            with changing(self._place) as state:
+                state.ordered, state.palms = order, HeldPalms.empty(state.palms.stream, state.palms.epoch)
+        try:
+            await self._cloud.wiped(canonical_bytes({"wipe_id": order["wipe_id"]}), secrets.token_hex(16))
+        except CloudProblem as problem:
+            if problem.code != ServiceCode.UNAUTHENTICATED:
+                raise
+            # It arrived before, and its answer was lost, or another command of this gate sent it.
+        with changing(self._place) as state:
+            state.wiped, state.unsent = order, []
+        _destroy_keys(self._place)
+        raise GateWiped(
+            f"{self.device_id} was revoked ({order['reason']}): it destroyed its keys and its gallery, "
+            f"and acknowledged wipe_id {order['wipe_id']}"
+        )
+
+    async def _wipe_order(self) -> JsonObject | None:
+        """`{wipe_id, reason}` of this gate's status, if it orders a wipe."""
         statuses = StatusReader(self.device_id, lambda kid: self._trust.service_key(kid, "device_status"))
         answer = await self._cloud.device_status()
         status = statuses.read(read_strict(answer.body, max_bytes=_MAX_ANSWER_BYTES))
-        if status.wipe_id is None:
-            return
-        reason = status.wrapper[Kind.DEVICE_STATUS.member]["wipe"]["reason"]
-        with changing(self._place) as state:
-            state.palms = HeldPalms.empty(state.palms.stream, state.palms.epoch)
-        await self._cloud.wiped(canonical_bytes({"wipe_id": status.wipe_id}), secrets.token_hex(16))
-        for key in [*(self._place / "keys").iterdir(), self._place / "validator.key"]:
-            with suppress(FileNotFoundError):  # another command of this gate wipes it too
-                shred(key)
-        with changing(self._place) as state:
-            state.wiped, state.unsent = {"wipe_id": status.wipe_id, "reason": reason}, []
-        raise GateWiped(
-            f"{self.device_id} was revoked ({reason}): it destroyed its keys and its gallery, "
-            f"and acknowledged wipe_id {status.wipe_id}"
-        )
+        wipe: JsonObject | None = status.wrapper[Kind.DEVICE_STATUS.member]["wipe"]
+        return wipe
+
+
+def _destroy_keys(place: Path) -> None:
+    for key in [*(place / "keys").iterdir(), place / "validator.key"]:
+        with suppress(FileNotFoundError):  # another command of this gate destroys them too
+            shred(key)
 
 
 def _already_wiped(place: Path, wiped: JsonObject) -> GateWiped:

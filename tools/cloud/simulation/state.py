@@ -108,7 +108,10 @@ class GateState:
     out_seq: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     unsent: list[JsonObject] = field(default_factory=list)
+    ordered: JsonObject | None = None
+    """`{wipe_id, reason}` of the wipe that the service ordered."""
     wiped: JsonObject | None = None
+    """The same once the service knows that it is obeyed."""
 
 
 def read_state(place: Path) -> GateState:
