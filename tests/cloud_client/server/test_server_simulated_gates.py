@@ -203,6 +203,25 @@ def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:
     assert site.device("gate-2")["status"] == "wiped"
 
 
+def test_a_gate_lives_on_when_it_cannot_trust_an_answer(site: SimulatedSite) -> None:
+    """A key that signs at once is never pinned: what it signs is refused, and the rest goes on."""
+    command = [*PALMCTL, "cloud", "simulate", "run", "--json", "--folder", str(site.folder)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    living = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert living.stdout is not None
+    try:
+        events = (json.loads(line) for line in living.stdout)
+        assert next(events)["event"] == "lives"
+        site.running.palmctl("signer", "rotate", "--use", "device_status", "--in-s", "0")
+        failed = next(event for event in events if "device_id" in event)
+        assert failed["event"] == "failed" and "never pinned" in failed["text"]
+        site.at_gate("enrol", "--short-code", site.session()["short_code"])
+        assert next(event for event in events if event["event"] != "failed")["event"] == "gallery"
+    finally:
+        living.kill()
+        living.communicate()
+
+
 def test_a_wipe_whose_answer_is_lost_is_ended_by_the_next_command(
     site: SimulatedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The page of simulated gates in a real browser, against a server in another process."""
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -186,6 +187,17 @@ def test_the_page_says_that_it_lists_the_newest_people_only(site: SimulatedSite,
         post(another, "/v1/subjects", {"external_ref": new_account()})
         until(lambda: tab.value(f"{note}.checkVisibility()"), WITHIN_S, every_s=0.03)
         assert tab.value(people) == 50
+
+
+def test_a_gate_that_is_still_being_copied_lives_once_it_is_whole(site: SimulatedSite, tab: Tab) -> None:
+    whole = site.folder / "gate-1.gate"
+    copied = site.folder / "gate-2.gate"
+    with served(site) as url:
+        developer = Developer(tab, url)
+        copied.mkdir()
+        developer.sees("#events", "does not exist")
+        shutil.copytree(whole, copied, dirs_exist_ok=True)
+        until(lambda: developer.news().count('"state": "lives"') == 2, WITHIN_S, every_s=0.03)
 
 
 def keys_reach_every_button(tab: Tab) -> None:

@@ -3,12 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from cloud_client.contract import MAX_WAIT_S
 from cloud_client.errors import CloudError
+from device.errors import DeviceError
 from gallery.errors import GalleryError
+from link1.errors import Link1Error
 from tools.cloud.simulation.errors import GateWiped, SimulationError
 from tools.cloud.simulation.gate import SimulatedGate
+from tools.palmctl.command_errors import in_words
+
+FAULTS: Final = (CloudError, DeviceError, GalleryError, Link1Error, OSError, SimulationError)
+"""What ends one attempt of a gate and not its life: the service, its answer, or the folder is at fault."""
 
 _REPORT_EVERY_S = 60
 _STATUS_EVERY_S = 5
@@ -39,8 +46,8 @@ async def live(gate: SimulatedGate, tell: Tell) -> None:
                 await gate.unless_revoked(work())
             except GateWiped:
                 raise
-            except (CloudError, GalleryError, SimulationError) as error:
-                tell(gate.device_id, "failed", str(error))
+            except FAULTS as error:
+                tell(gate.device_id, "failed", in_words(error))
                 await asyncio.sleep(_AFTER_FAILURE_S)
             await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
 

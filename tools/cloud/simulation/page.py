@@ -29,7 +29,7 @@ from cloud_client.reference_server.web.admin import operator_page
 from device.trust.trust import Trust, load_trust
 from tools.cloud.simulation.errors import GateWiped, SimulationError
 from tools.cloud.simulation.gate import SimulatedGate, now_ms
-from tools.cloud.simulation.living import live
+from tools.cloud.simulation.living import FAULTS, live
 from tools.cloud.simulation.state import gates_of, read_state
 from tools.cloud.store import on_this_store
 from tools.palmctl.command_errors import in_words
@@ -110,24 +110,26 @@ class SimulationPage:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 for place in gates_of(self._site.folder):
-                    if place in self._gates:
-                        continue
-                    self._gates[place] = trust = load_trust(place / "trust.json")
-                    if trust.tenant_id == self._site.tenant_id:
-                        tasks.create_task(self._live(place))
+                    if place not in self._gates:
+                        self._take_in(place, tasks)
                 try:
                     self._people = self._read_people()
                 except ServerError as error:
                     self._tell("", "failed", in_words(error))
                 await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _live(self, place: Path) -> None:
+    def _take_in(self, place: Path, tasks: asyncio.TaskGroup) -> None:
+        """Let a gate of the folder live. One that cannot be opened is tried again: it may be half copied."""
         try:
-            gate = SimulatedGate(place)
+            trust = load_trust(place / "trust.json")
+            if trust.tenant_id == self._site.tenant_id:
+                tasks.create_task(live(SimulatedGate(place), self._tell))
         except GateWiped as error:
             self._tell(place.stem, "wiped", str(error))
-        else:
-            await live(gate, self._tell)
+        except FAULTS as error:
+            self._tell(place.stem, "failed", in_words(error))
+            return
+        self._gates[place] = trust
 
     def _read_people(self) -> list[dict[str, Any]]:
         with self._store.reading() as tx:
