@@ -51,7 +51,8 @@ class OpenBody(Body):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
-def _instant(text: str) -> Any:
+def instant(text: str) -> Any:
+    """The epoch milliseconds of a date-time, for a validator of text. Raises ValueError."""
     at_ms = parse_rfc3339(text)
     if at_ms is None or not EARLIEST_MS <= at_ms <= LATEST_MS:
         raise ValueError
@@ -108,8 +109,9 @@ Hex64 = Annotated[str, _pattern(HEX_64.pattern), like("9f86d081884c7d65" * 4)]
 Uuid = Annotated[str, _pattern(UUID.pattern), AfterValidator(str.lower), like(A_UUID)]
 # Text in, epoch milliseconds inside.
 Instant = Annotated[
-    str, AfterValidator(_instant), Field(json_schema_extra={"format": "date-time"}), like(A_TIME)
+    str, AfterValidator(instant), Field(json_schema_extra={"format": "date-time"}), like(A_TIME)
 ]
+VersionOne = Annotated[int, Field(ge=1, le=1)]  # a literal would take true and 1.0
 Millis = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER), like(1772439330250)]
 Hand = Literal["L", "R"]
 PurposeWord = Literal["enrollment", "identification", "dataset_collection"]
@@ -299,7 +301,7 @@ class UpdateOfReport(OpenBody):
 class ReportBody(OpenBody, title="DeviceReport"):
     """How a device is (device surface §3, Reports)."""
 
-    v: Annotated[int, Field(ge=1, le=1)]  # a literal would take true and 1.0
+    v: VersionOne
     boot_id: Hex32
     at_ms: Millis
     uptime_s: Whole

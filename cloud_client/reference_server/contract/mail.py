@@ -6,16 +6,18 @@ later versions; what an operator sends may not.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 
 from cloud_client.contract import MAX_CHUNK_BYTES, NAME_64
 from cloud_client.reference_server.contract.bodies import (
     MAX_SAFE_INTEGER,
     Absent,
     AppOfReport,
+    Base64Text,
     Body,
+    DbdId,
     Hex32,
     Hex64,
     Kid,
@@ -26,12 +28,15 @@ from cloud_client.reference_server.contract.bodies import (
     ReportText,
     StreamName,
     ThresholdsId,
+    VersionOne,
+    instant,
     like,
     read_model,
 )
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, MAX_SERVICE_KEYS
 from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError
+from link1.keys import PublicKey, SealPublicKey
 from link1.sealed import CERTIFICATE_BYTES, OUTBOX_CT_MAX_BYTES
 
 MAX_RECORDS = 32
@@ -164,7 +169,7 @@ class ThresholdsObject(Body):
 class ConfigObject(Body):
     """config_obj (device surface §6)."""
 
-    v: Literal[1]
+    v: VersionOne
     config_seq: Seq
     thresholds: ThresholdsObject
     attempts: Annotated[int, Field(ge=1, le=100)]
@@ -173,35 +178,98 @@ class ConfigObject(Body):
     gallery_ttl_ms: Annotated[int, Field(ge=1, le=GALLERY_TTL_MS)]
 
 
-Keys = Annotated[list[dict[str, Any]], Field(max_length=MAX_SERVICE_KEYS)]
-ValidatorKeys = Annotated[list[dict[str, Any]], Field(max_length=4_096)]
+Moment = Annotated[str, StringConstraints(pattern=r"^[^tz]*$"), AfterValidator(instant)]
+"""A date-time as devices read it: in capital letters."""
+
+
+class KeyOfBundle(Body):
+    """A public key and its name."""
+
+    kind: ClassVar[type[PublicKey | SealPublicKey]] = PublicKey
+    kid: Kid
+    pub_b64: Base64Text
+
+    @model_validator(mode="after")
+    def has_its_name(self) -> Self:
+        """Raises ValueError."""
+        try:
+            kid = self.kind.from_b64(self.pub_b64).kid
+        except FormatError:
+            raise ValueError from None
+        if kid != self.kid:
+            raise ValueError
+        return self
+
+
+class RootOfBundle(KeyOfBundle):
+    """A root; a new one with the signature of a pinned one."""
+
+    alg: Literal["ed25519"]
+    root_sig_b64: Absent[base64_of(64, 64)] = None  # type: ignore[valid-type]
+
+
+class SigningKeyOfBundle(KeyOfBundle):
+    """An item of listSigningKeys."""
+
+    alg: Literal["ed25519"]
+    use: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]], Field(min_length=1, max_length=16)
+    ]
+    not_before: Moment
+    not_after: Moment | None
+
+
+class SealKeyOfBundle(KeyOfBundle):
+    kind: ClassVar = SealPublicKey
+    alg: Literal["x25519"]
+
+
+class DbdKeyOfBundle(KeyOfBundle):
+    """A window of a validator's key."""
+
+    dbd_id: DbdId
+    not_before_ms: Millis
+    not_after_ms: Millis | None
+
+
+K = TypeVar("K", bound=KeyOfBundle)
+Keys = Annotated[list[K], Field(max_length=MAX_SERVICE_KEYS)]
+MAX_VALIDATOR_KEYS: Final = 4_096
 """Those of every gate of the environment: a device takes so many, and keeps its own."""
 
 
 class TrustBundleObject(Body):
     """bundle_obj (device surface §6)."""
 
-    v: Literal[1]
+    v: VersionOne
     bundle_seq: Seq
     issued_at_ms: Millis
-    roots: Keys
-    keys: Keys
-    seal_keys: Keys
+    roots: Keys[RootOfBundle]
+    keys: Keys[SigningKeyOfBundle]
+    seal_keys: Keys[SealKeyOfBundle]
     revoked_kids: Annotated[list[Hex32], Field(max_length=_MAX_LISTED)]
-    dbd_keys: ValidatorKeys
+    dbd_keys: Annotated[list[DbdKeyOfBundle], Field(max_length=MAX_VALIDATOR_KEYS)]
+
+
+def _check_chunk_count(count: int, read: ValidationInfo) -> int:
+    """As many chunks as the members before make."""
+    size, chunk_size = read.data.get("size"), read.data.get("chunk_size")
+    if size is not None and chunk_size is not None and count != -(-size // chunk_size):
+        raise ValueError
+    return count
 
 
 class UpdateManifestObject(Body):
     """manifest_obj (device surface §6)."""
 
-    v: Literal[1]
+    v: VersionOne
     kind: Literal["app", "model"]
     name: Name64
     version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
     size: Seq
     sha256: Hex64
     chunk_size: Annotated[int, Field(ge=1, le=MAX_CHUNK_BYTES)]
-    chunk_count: Seq
+    chunk_count: Annotated[Seq, AfterValidator(_check_chunk_count)]
     min_app_version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
     release_seq: Seq
 

@@ -25,7 +25,7 @@ from device.trust.bundle import with_bundle
 from device.trust.policy import read_policy
 from device.trust.trust import Trust, trust_from_registration
 from link1.canonical import JsonObject, b64_encode
-from link1.keys import SigningKey
+from link1.keys import SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
 from models.manifest import shipped_model_dir
@@ -72,6 +72,11 @@ BUNDLE = {
     "revoked_kids": ["0" * 32],
     "dbd_keys": [],
 }
+A_KEY, A_SEAL_KEY = SigningKey.generate().public, SealKey.generate().public
+OF_SEAL_KEY = {"kid": A_SEAL_KEY.kid, "alg": "x25519", "pub_b64": A_SEAL_KEY.b64}
+OF_ROOT = {"kid": A_KEY.kid, "alg": "ed25519", "pub_b64": A_KEY.b64}
+OF_KEY = OF_ROOT | {"use": ["gallery"], "not_before": "2026-03-02T08:15:30.250Z", "not_after": None}
+OF_DBD = {"dbd_id": "x", "kid": A_KEY.kid, "pub_b64": A_KEY.b64, "not_before_ms": 0, "not_after_ms": None}
 MANIFEST = {
     "v": 1,
     "kind": "app",
@@ -165,7 +170,19 @@ def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner,
         ("svc.trust.bundle", BUNDLE | {"bundle_seq": 0}, "/bundle_seq"),
         ("svc.trust.bundle", BUNDLE | {"more": 0}, "unknown_member"),
         ("svc.trust.bundle", BUNDLE | {"keys": [{}] * 65}, "/keys"),
+        ("svc.trust.bundle", BUNDLE | {"v": True}, "/v"),
+        ("svc.trust.bundle", BUNDLE | {"roots": [OF_ROOT | {"kid": "0" * 32}]}, "/roots/0 "),
+        ("svc.trust.bundle", BUNDLE | {"roots": [OF_ROOT | {"root_sig_b64": "AA=="}]}, "/roots/0/root_sig"),
+        ("svc.trust.bundle", BUNDLE | {"keys": [OF_ROOT]}, "/keys/0/use"),
+        ("svc.trust.bundle", BUNDLE | {"keys": [OF_KEY | {"not_after": "2026-13-02T08:15:30Z"}]}, "not_a"),
+        ("svc.trust.bundle", BUNDLE | {"keys": [OF_KEY | {"not_after": "2026-12-02t08:15:30z"}]}, "not_a"),
+        ("svc.trust.bundle", BUNDLE | {"seal_keys": [OF_SEAL_KEY | {"pub_b64": "AA=="}]}, "/seal_keys/0 "),
+        ("svc.trust.bundle", BUNDLE | {"seal_keys": [OF_ROOT]}, "/seal_keys/0/alg"),
+        ("svc.trust.bundle", BUNDLE | {"dbd_keys": [OF_DBD | {"kid": "0" * 32}]}, "/dbd_keys/0 "),
+        ("svc.trust.bundle", BUNDLE | {"dbd_keys": [OF_DBD | {"not_after_ms": 1.0}]}, "signed"),
         ("svc.update.manifest", {}, "/sha256"),
+        ("svc.update.manifest", MANIFEST | {"v": True}, "/v"),
+        ("svc.update.manifest", MANIFEST | {"chunk_count": 2}, "/chunk_count"),
         ("svc.update.manifest", MANIFEST | {"chunk_size": 256 * 1024 + 1}, "/chunk_size"),
         (
             "svc.update.chunk",
@@ -174,11 +191,20 @@ def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner,
         ),
         ("svc.update.chunk", {"release_seq": 1, "index": 0, "data_b64": "?"}, "/data_b64"),
         ("svc.config", {"v": 1.5}, "signed"),
+        ("svc.config", device_config.FIRST_CONFIG | {"v": True, "config_seq": 9}, "/v"),
     ],
 )
 def test_what_is_not_sent(tenant: Tenant, mail: Mailbox, kind: str, obj: JsonObject, says: str) -> None:
     with pytest.raises(OperatorError, match=says):
         send(tenant, kind, obj)
+
+
+def test_a_bundle_of_every_kind_of_key_is_sent(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
+    named = {"keys": [OF_KEY], "seal_keys": [OF_SEAL_KEY], "dbd_keys": [OF_DBD]}
+    send(tenant, "svc.trust.bundle", BUNDLE | named)
+    ((_, body),) = mail.fetch(partner)
+    trusted = with_bundle(pinned(mail), body, now_ms=tenant.cloud.clock.ms)
+    assert trusted.mail_seal_key == A_SEAL_KEY and trusted.service_key(A_KEY.kid, "gallery") == A_KEY
 
 
 def test_to_whom_it_is_not_sent(tenant: Tenant, mail: Mailbox) -> None:
