@@ -1,6 +1,8 @@
 """`palmctl update` where something is in its way, and release files that are none."""
 
+import errno
 import json
+import os
 import socket
 import time
 from dataclasses import replace
@@ -26,7 +28,7 @@ from device.values.status import (
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tests.palmctl import printed
-from tools.cloud.pack_release import manifest_obj, pack_app, republish, write_release
+from tools.cloud.pack_release import give_name, manifest_obj, pack_app, republish, write_release
 from tools.palmctl.commands.update import under_way
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.main import main
@@ -207,6 +209,52 @@ def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/etc")
     with pytest.raises(ReleaseError, match="is a link"):
         pack_app(tmp_path)
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    software(tmp_path)
+    (tmp_path / "lib").mkdir()
+    listed = os.scandir
+
+    def denied(path: str) -> Any:
+        if Path(path).name == "lib":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError, match="lib"):
+        pack_app(tmp_path)
+
+
+def test_a_release_file_is_on_the_stick_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a stick that is pulled out after the command has ended would hold an empty file of that name."""
+    software(tmp_path / "software")
+    data, stick = ("--data", str(tmp_path / "cloud")), tmp_path / "stick"
+    stick.mkdir()
+    place = ("--tenant", printed("cloud", "tenant", "create", "Metro", *data)["tenant_id"], "--mode", "test")
+    synced: list[list[str]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(stick):
+            synced.append([path.name for path in stick.iterdir()])
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    kind = ("--kind", "app", "--from", str(tmp_path / "software"), "--out", str(stick / "palm"))
+    assert CliRunner().invoke(main, ["cloud", "release", "create", *place, *data, *kind]).exit_code == 0
+    assert synced == [["palm.part"], ["palm"]]
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="other"):
+        give_name(stick / "palm", stick / "other")
 
 
 def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp_path: Path) -> None:

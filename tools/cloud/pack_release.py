@@ -7,12 +7,15 @@ import lzma
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from cloud_client.contract import MAX_CHUNK_BYTES
+from device.platform.files import naming
 from device.updates.manifest import MAX_CHUNKS, ReleaseKind
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
+from link1.plain_file import sync_folder
 from models.manifest import MANIFEST_NAME, load_manifest
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.release_file import LENGTH, MAGIC
@@ -30,15 +33,20 @@ def pack_model(folder: Path) -> bytes:
 def pack_app(folder: Path) -> bytes:
     """The payload of a software: an environment as the package installs it in /opt/palm-access/versions.
 
-    The interpreter, or links to it, stay out; the installation makes links. Raises ReleaseError.
+    The interpreter, or links to it, stay out; the installation makes links. Raises ReleaseError, and OSError
+    for what cannot be read.
     """
     if not (folder / "VERSION").is_file() or not (folder / "bin" / "palmd").is_file():
         raise ReleaseError(
             f"{folder} is no installed software (VERSION and bin/palmd are wanted); name the folder "
             "/opt/palm-access/versions/VERSION of a board, or opt/palm-access/package of an unpacked .deb"
         )
+
+    def unreadable(error: OSError) -> None:
+        raise error
+
     names: list[str] = []
-    for base, folders, files in os.walk(folder):
+    for base, folders, files in os.walk(folder, onerror=unreadable):
         inside = Path(base).relative_to(folder)
         for name in (*folders, *files):
             path = Path(base, name)
@@ -122,6 +130,17 @@ def republish(folder: Path, model_id: str, out: Path) -> None:
 def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
     """Write a release file (`tools.palmctl.release_file`). Raises OSError."""
     signed = canonical_bytes(wrapper)
-    path.unlink(missing_ok=True)  # a stick may bring a link by this name
-    with path.open("xb") as file:
-        file.write(MAGIC + LENGTH.pack(len(signed)) + signed + payload)
+    with naming(path):
+        path.unlink(missing_ok=True)  # a stick may bring a link by this name
+        with path.open("xb") as file:
+            file.write(MAGIC + LENGTH.pack(len(signed)) + signed + payload)
+
+
+def give_name(aside: Path, path: Path) -> None:
+    """Have a written file on the disk, and then under its name. A stick takes its time. Raises OSError."""
+    with naming(path):
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    with suppress(OSError):  # not every file system of a stick lets a folder be synced
+        sync_folder(path.parent)

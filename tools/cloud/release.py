@@ -85,7 +85,7 @@ def release_create(
     from cloud_client.reference_server.ops import commands as operator
     from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
-    from tools.cloud.pack_release import manifest_obj, write_release
+    from tools.cloud.pack_release import give_name, manifest_obj, write_release
     from tools.palmctl.live_terminal import live_line
 
     if out is not None:
@@ -128,7 +128,7 @@ def release_create(
                 obj = work(tx, vault, now_ms)
             # The file has its name only once the release is committed: devices would take it from a stick.
             if out is not None and aside is not None:
-                aside.replace(out)
+                give_name(aside, out)
         finally:
             if aside is not None:
                 aside.unlink(missing_ok=True)
