@@ -520,6 +520,8 @@ def test_a_chosen_language_stays(desk: Desk, partner: Partner) -> None:
         ("PT-br", "pt-BR"),
         ("en-GB, pt-BR", "en"),
         ("en;q=0.2, pt;q=0.9", "pt-BR"),
+        ("en; q=0.2, pt ;Q=0.9", "pt-BR"),
+        ("pt;q=0", "en"),
         ("pt;q=x, en", "en"),
         (";;,,q=" * 10_000, "en"),
     ],

@@ -52,7 +52,7 @@ def _no_plurals(one: str, _many: str, _count: int) -> str:
 
 
 def language_of(chosen: str | None, accepted: str | None) -> str:
-    """The language for a reader: `chosen` earlier, else the first that `accepted` (RFC 9110 §12.5.4) names.
+    """The language for a reader: `chosen` earlier, else what `accepted` (RFC 9110 §12.5.4) likes best.
 
     >>> language_of(None, "fr;q=0.9, pt;q=0.8, en;q=0.1")
     'pt-BR'
@@ -61,14 +61,14 @@ def language_of(chosen: str | None, accepted: str | None) -> str:
     """
     if chosen in LANGUAGES:
         return str(chosen)
+    known = {word.partition("-")[0]: word for word in LANGUAGES}
     weighed = []
-    for part in (accepted or "")[:_LONGEST_HEADER].split(","):
-        name, _, weight = part.partition(";q=")
-        known = {word.partition("-")[0]: word for word in LANGUAGES}.get(
-            name.strip().partition("-")[0].lower()
-        )
+    for part in (accepted or "")[:_LONGEST_HEADER].lower().split(","):
+        name, _, weight = "".join(part.split()).partition(";q=")
+        language = known.get(name.partition("-")[0])
         try:
-            weighed.append((-float(weight or 1), known))
+            if language and float(weight or 1) > 0:
+                weighed.append((-float(weight or 1), language))
         except ValueError:
             continue
-    return next((known for _, known in sorted(weighed, key=lambda item: item[0]) if known), "en")
+    return min(weighed, key=lambda item: item[0], default=(0.0, "en"))[1]
