@@ -32,6 +32,28 @@ def test_a_gate_is_made_once_in_test_mode_and_in_private(site: SimulatedSite) ->
     assert absent.exit_code == 1 and "palmctl cloud simulate gate" in absent.stderr
 
 
+def test_a_gate_whose_registration_had_no_answer_is_made_by_the_next_try(
+    site: SimulatedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = CloudClient.register
+
+    async def lost(client: CloudClient, body: bytes, token: str, idempotency_key: str) -> Answer:
+        await register(client, body, token, idempotency_key)
+        raise CloudUnreachable("no whole answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CloudClient, "register", lost)
+        for device_id in ("gate-2", "gate-3"):
+            assert site.tried(*site.gate_words(device_id)).exit_code == 3
+            assert site.device(device_id)["status"] == "active"
+    site.revoke("gate-3")
+    assert "device_state_conflict" in site.tried(*site.gate_words("gate-3")).stderr
+    for device_id in ("gate-2", "gate-3"):
+        site.done(*site.gate_words(device_id))
+    passed = site.at_gate("pass", "--stranger", device_id="gate-2")
+    assert site.record(passed["verdict_id"])["reconciliation"] == "complete"
+
+
 def test_people_are_enrolled_recognized_and_blocked(site: SimulatedSite) -> None:
     session = site.session()
     done = site.at_gate("enrol", "--short-code", session["short_code"])

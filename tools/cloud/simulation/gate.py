@@ -25,6 +25,7 @@ from cloud_client.contract import MAX_BATCH_ITEMS, ServiceCode
 from cloud_client.errors import CloudProblem
 from device.enrolment.consent import AcceptedPurpose
 from device.enrolment.session import EnrolmentSession, read_redeemed, write_enrolment, write_failure
+from device.errors import KeyStoreError
 from device.platform.files import shred, write_synced
 from device.provisioning.online import RegistrationFacts, check_registration, registration_body
 from device.trust.keystore import KeyStore
@@ -96,14 +97,14 @@ def make_gate(
     partial = place.with_suffix(".partial")
     if place.exists():
         raise SimulationError(f"{place} is there already; take another --device-id, or remove that folder")
-    if partial.exists():  # of a run that was cut off before its gate was ever used
-        shutil.rmtree(partial)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial.mkdir(mode=0o700)
-    keys, validator = KeyStore.create(partial / "keys"), secrets.token_bytes(KEY_BYTES)
-    write_synced(partial / "validator.key", validator, mode=0o600)
+    keys, validator = _keys_of(partial)
     register_validator(SigningKey.from_seed(validator).public.b64)
-    answer = asyncio.run(_register(ServerAddress.parse(url), facts, keys, token))
+    try:
+        answer = asyncio.run(_register(ServerAddress.parse(url), facts, keys, token))
+    except CloudProblem:
+        shutil.rmtree(partial)  # the next run makes other keys
+        raise
     trust = check_registration(answer.body, facts, keys, answer.server_time_ms or now_ms())
     if trust.gallery is None:
         raise SimulationError("the service gave this gate no gallery stream")
@@ -121,6 +122,19 @@ def make_gate(
         ),
     )
     partial.rename(place)
+
+
+def _keys_of(partial: Path) -> tuple[KeyStore, bytes]:
+    """The gate's keys and its validator's seed: those of a run that was cut off, which the service may have
+    registered, else new ones."""
+    try:
+        return KeyStore.open(partial / "keys"), (partial / "validator.key").read_bytes()
+    except (KeyStoreError, OSError):
+        shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
+    keys, validator = KeyStore.create(partial / "keys"), secrets.token_bytes(KEY_BYTES)
+    write_synced(partial / "validator.key", validator, mode=0o600)
+    return keys, validator
 
 
 async def _register(address: ServerAddress, facts: RegistrationFacts, keys: KeyStore, token: str) -> Answer:
