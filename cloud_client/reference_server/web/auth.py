@@ -189,7 +189,7 @@ def spend_nonce(tx: Tx, verified: VerifiedRequest, now_ms: int) -> None:
            ON CONFLICT DO NOTHING""",
         kid=verified.kid,
         nonce=verified.nonce,
-        expires_ms=now_ms + NONCE_MEMORY_S * 1000,
+        expires_ms=now_ms + NONCE_MEMORY_S * 1000 + 1000,  # ``created`` counts whole seconds
     )
     if not fresh:
         raise unauthenticated("the nonce was used before")

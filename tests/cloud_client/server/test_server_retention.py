@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cloud_client.contract import SIGNATURE_SKEW_S
+from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import retention
@@ -85,6 +87,19 @@ def test_each_record_has_its_hour(own_cloud: Cloud) -> None:
     late = partner.send("GET", "/v1/verdicts", params={"limit": "1", "cursor": first["next_cursor"]})
     assert code_of(late) == "cursor_expired"
     assert sweep(cloud, end_ms + 1) == only()
+
+
+def test_a_nonce_is_remembered_as_long_as_its_signature_is_good(own_cloud: Cloud) -> None:
+    """Of a device whose clock is ahead by all that it may be: `created` counts whole seconds."""
+    cloud, device = own_cloud, own_cloud.new_tenant().device()
+    target, ahead_s = "/v1/devices/self/status", cloud.clock.ms // 1000 + SIGNATURE_SKEW_S
+    signed = sign_request(
+        "GET", "cloud.test", target, "", None, key=device.http_key, created_s=ahead_s, nonce=new_nonce()
+    )
+    assert cloud.send("GET", target, headers=signed).status_code == 200
+    cloud.clock.forward(ms=2 * SIGNATURE_SKEW_S * 1000 + 999)
+    sweep(cloud, cloud.clock.ms)
+    assert code_of(cloud.send("GET", target, headers=signed)) == "unauthenticated"
 
 
 def test_a_month_without_that_day(own_cloud: Cloud) -> None:
