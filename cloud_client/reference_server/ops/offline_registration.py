@@ -14,6 +14,7 @@ from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import registration
 from cloud_client.reference_server.domain.tenancy.callers import Environment, ProvisioningCaller
 from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.ops.commands import check_environment
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, token_hash
 from link1 import members
@@ -44,8 +45,7 @@ def answer_request(
     tx: Tx, vault: Vault, environment: Environment, content: bytes, *, verdict_kid: str, now_ms: int
 ) -> tuple[dict[str, Any], bytes]:
     """What the command prints, and the content of the answer file. Raises OperatorError."""
-    if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=environment.tenant_id):
-        raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
+    check_environment(tx, environment)
     token, body = _read(content)
     found = verdict_kid_of(content)[1]
     if found != verdict_kid:
