@@ -28,7 +28,8 @@ from device.values.status import (
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tests.palmctl import printed
-from tools.cloud.pack_release import give_name, manifest_obj, pack_app, republish, write_release
+from tests.republished import republish
+from tools.cloud.pack_release import give_name, manifest_obj, pack_app, write_release
 from tools.palmctl.commands.update import under_way
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.main import main

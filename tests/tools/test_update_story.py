@@ -18,7 +18,7 @@ from link1.canonical import b64_encode, canonical_bytes
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
-from tools.cloud.pack_release import republish
+from tests.republished import republish
 from tools.palmctl.bench.board import Known
 from tools.rig.bench.films import PLACE, enrol
 from tools.rig.demo.back_office import BackOffice

@@ -2,14 +2,13 @@
 
 import hashlib
 import io
-import json
 import lzma
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cloud_client.contract import MAX_CHUNK_BYTES
 from device.platform.files import naming
@@ -114,17 +113,6 @@ def chunk_bodies(
     for index, start in enumerate(range(0, len(payload), chunk_bytes)):
         data = b64_encode(payload[start : start + chunk_bytes])
         yield {"release_seq": release_seq, "index": index, "data_b64": data}
-
-
-def republish(folder: Path, model_id: str, out: Path) -> None:
-    """The network of `folder` once more under another model_id, in the new folder `out`: for trying out how a
-    model and its gallery epoch change together. Raises ModelsError, OSError."""
-    manifest = load_manifest(folder)
-    obj: dict[str, Any] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
-    out.mkdir(parents=True)
-    for file in manifest.files:
-        (out / file.name).write_bytes((folder / file.name).read_bytes())
-    (out / MANIFEST_NAME).write_text(json.dumps(obj | {"model_id": model_id}, indent=2), encoding="utf-8")
 
 
 def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:

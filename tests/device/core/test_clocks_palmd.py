@@ -20,7 +20,7 @@ from device.updates.state import SHIPPED, ModelSlot, UpdateState
 from device.updates.store import UpdateStore
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.whole_device import Device, known_people, until
-from tools.cloud.pack_release import republish
+from tests.republished import republish
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 

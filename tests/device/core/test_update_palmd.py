@@ -40,7 +40,8 @@ from tests.device.whole_device import (
     until,
     validator_of,
 )
-from tools.cloud.pack_release import chunk_bodies, republish, write_release
+from tests.republished import republish
+from tools.cloud.pack_release import chunk_bodies, write_release
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
 

@@ -15,8 +15,8 @@ from models.manifest import load_manifest, shipped_model_dir
 from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import Server
 from tests.device.served_device import ServedDevice, served_device
+from tests.republished import republish
 from tests.until import until as until_within
-from tools.cloud.pack_release import republish
 from tools.palmctl.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

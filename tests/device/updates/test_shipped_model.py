@@ -26,7 +26,7 @@ from tests.device.provisioning.provisioning_setting import settings
 from tests.device.trust.pinned_makers import registered
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import GalleryOf, open_desk, shipped_id
-from tools.cloud.pack_release import republish
+from tests.republished import republish
 
 OLD, NEW = "palm-old", shipped_id()
 

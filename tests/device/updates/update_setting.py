@@ -21,7 +21,8 @@ from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
 from models.manifest import load_manifest, shipped_model_dir
-from tools.cloud.pack_release import manifest_obj, pack_files, pack_model, republish
+from tests.republished import republish
+from tools.cloud.pack_release import manifest_obj, pack_files, pack_model
 
 ROOT = SigningKey.from_seed(b"\x21" * 32)
 SIGNER = SigningKey.from_seed(b"\x22" * 32)

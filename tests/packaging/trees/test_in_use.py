@@ -30,7 +30,7 @@ from tests.packaging.gate_in_a_tree import (
     wait_for_active,
     wait_for_outcome,
 )
-from tools.cloud.pack_release import republish
+from tests.republished import republish
 from tools.rig.demo.programs import palmctl
 from tools.rig.demo.setting import DBD_ID
 from tools.rig.demo.waiting import wait_until
