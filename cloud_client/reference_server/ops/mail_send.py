@@ -4,7 +4,7 @@ The service fills inboxes by itself with everything else (receipts, revocations,
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -67,6 +67,8 @@ def send(
             "this config_seq was given out before: take a higher one (`palmctl cloud config show` prints "
             "the last), or let `palmctl cloud config set` count"
         )
+    if kind is MailKind.TRUST_BUNDLE:
+        _check_revoked(tx, obj["revoked_kids"], now_ms)
     sign_as = _SENDABLE[kind][1]
     body = obj if sign_as is None else device_config.sign_bundle(tx, vault, sign_as, obj, now_ms)
     try:
@@ -74,6 +76,16 @@ def send(
     except FormatError as error:
         raise OperatorError(f"the record cannot be sealed: {error}") from None
     return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
+
+
+def _check_revoked(tx: Tx, revoked_kids: Collection[str], now_ms: int) -> None:
+    for use in signers.USES:
+        kid = signers.kid_in_force(tx, use, now_ms)
+        if kid in revoked_kids:
+            raise OperatorError(
+                f"{kid} is this service's {use} key, and a device takes nothing more from a revoked key: "
+                f"`palmctl cloud signer rotate --use {use}` first"
+            )
 
 
 def send_all(

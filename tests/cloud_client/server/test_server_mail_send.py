@@ -207,6 +207,21 @@ def test_a_bundle_of_every_kind_of_key_is_sent(tenant: Tenant, partner: Partner,
     assert trusted.mail_seal_key == A_SEAL_KEY and trusted.service_key(A_KEY.kid, "gallery") == A_KEY
 
 
+@pytest.mark.parametrize("use", signers.USES)
+def test_a_key_in_use_is_not_revoked(tenant: Tenant, mail: Mailbox, use: str) -> None:
+    """Devices would take nothing more from this service, or have nothing to seal to."""
+
+    def kid() -> str:
+        return tenant.cloud.operate(lambda tx, _vault, now_ms: signers.kid_in_force(tx, use, now_ms))
+
+    revoked = BUNDLE | {"revoked_kids": [kid()]}
+    with pytest.raises(OperatorError, match=f"signer rotate --use {use}"):
+        send(tenant, "svc.trust.bundle", revoked)
+    tenant.cloud.clock.forward(s=1)
+    tenant.cloud.operate(lambda tx, vault, now_ms: operator.rotate_signer(tx, vault, use, 0, now_ms))
+    send(tenant, "svc.trust.bundle", revoked)
+
+
 def test_to_whom_it_is_not_sent(tenant: Tenant, mail: Mailbox) -> None:
     with pytest.raises(OperatorError, match="no such device"):
         send(tenant, "svc.trust.bundle", BUNDLE, "nobody")

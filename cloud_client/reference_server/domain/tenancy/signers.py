@@ -82,6 +82,10 @@ def signing_key(tx: Tx, vault: Vault, use: str, now_ms: int) -> SigningKey:
     return vault.signing_key(kid, seed)
 
 
+def kid_in_force(tx: Tx, use: str, now_ms: int) -> str:
+    return _seed(tx, use, now_ms)[0]
+
+
 def seal_key(tx: Tx, vault: Vault, now_ms: int) -> SealKey:
     """The key that outbox mail is sealed to."""
     kid, seed_ct = _seed(tx, SEAL, now_ms)
