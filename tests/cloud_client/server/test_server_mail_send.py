@@ -211,10 +211,8 @@ def test_a_bundle_of_every_kind_of_key_is_sent(tenant: Tenant, partner: Partner,
 def test_a_key_in_use_is_not_revoked(tenant: Tenant, mail: Mailbox, use: str) -> None:
     """Devices would take nothing more from this service, or have nothing to seal to."""
 
-    def kid() -> str:
-        return tenant.cloud.operate(lambda tx, _vault, now_ms: signers.kid_in_force(tx, use, now_ms))
-
-    revoked = BUNDLE | {"revoked_kids": [kid()]}
+    kid = tenant.cloud.operate(lambda tx, _vault, now_ms: signers.kid_in_force(tx, use, now_ms))
+    revoked = BUNDLE | {"revoked_kids": [kid]}
     with pytest.raises(OperatorError, match=f"signer rotate --use {use}"):
         send(tenant, "svc.trust.bundle", revoked)
     tenant.cloud.clock.forward(s=1)
