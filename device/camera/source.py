@@ -84,7 +84,7 @@ def parse_source(text: str) -> CameraSource:
     if colon and scheme == "file":
         if not rest:
             raise CameraSourceError(f"[camera] source file: lacks its path; {_EXPECTED}")
-        return CameraSource(SourceKind.FILE, Path(rest).expanduser())
+        return CameraSource(SourceKind.FILE, Path(rest))
     if colon and scheme == "v4l2":
         folder, slash, name = rest.partition("/")
         if folder not in {"by-id", "by-path"} or not slash or not name or "/" in name or name in {".", ".."}:
@@ -130,6 +130,11 @@ def open_camera(source: str, fps: float | None = None, loop: bool = False, *, pa
         raise CameraUnavailable(
             f"camera source file:{parsed.path} may not be read by this user; expected read permission on the "
             "path and search permission on the folders above it"
+        ) from error
+    except OSError as error:
+        raise CameraUnavailable(
+            f"camera source file:{parsed.path} cannot be opened ({error.strerror}); check its disk, or "
+            "correct [camera] source"
         ) from error
     raise CameraUnavailable(
         f"camera source file:{parsed.path} is absent; expected a video or a folder of images there: "

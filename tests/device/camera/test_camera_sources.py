@@ -52,6 +52,11 @@ def test_an_absent_file_says_what_to_do(tmp_path: Path) -> None:
         open_camera(f"file:{tmp_path}/nothing")
 
 
+def test_a_file_that_the_system_cannot_look_for_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(CameraUnavailable, match=r"correct \[camera\] source"):
+        open_camera(f"file:{tmp_path}/{'x' * 300}")
+
+
 def test_an_absent_camera_says_which_are_there() -> None:
     with pytest.raises(CameraUnavailable, match=r"absent; found: .*Plug the camera in"):
         open_camera("/dev/video-none")
