@@ -14,7 +14,7 @@ from device.enrolment.effects import (
     Upload,
 )
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
-from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
+from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox
 from device.platform.clock import Clock
 from device.platform.threads import wait_at_most
 from device.values.recognition import EnrolmentLook
@@ -98,6 +98,8 @@ class EnrolmentDesk:
 
     def tick(self) -> None:
         now_ms, deadline_ms = self.clock.monotonic_ms(), self.next_deadline_ms
+        self.enrolments.expire(now_ms)
+        self.redeems.expire(now_ms)
         if self.capturing and deadline_ms is not None and now_ms >= deadline_ms and self.unready():
             self.cancel("not_ready")  # no fault of the palms: the session stays open
         self._do(self.flow.tick(now_ms))
@@ -129,11 +131,14 @@ class EnrolmentDesk:
             self.on_change()
 
     def _send(self, upload_id: int, body: bytearray) -> None:
-        ticket = self.enrolments.submit(body, partial(self._answered, upload_id), self.clock.monotonic_ms())
+        now_ms, ends_ms = self.clock.monotonic_ms(), self.next_deadline_ms
+        # Palms that are offered again have what is left of their session; a report has none of its own.
+        lives_ms = LONGEST_WAIT_MS if ends_ms is None else ends_ms - now_ms
+        ticket = self.enrolments.submit(body, partial(self._answered, upload_id), now_ms, lives_ms)
         self._sending = None if ticket is None else (self.enrolments, ticket)
         if ticket is None:
             _log.warning("enrolment: too many uploads are waiting, the service is away")
-            self._do(self.flow.cancel(self.clock.monotonic_ms(), "not_sent"))
+            self._do(self.flow.cancel(now_ms, "not_sent"))
 
     def _redeemed(self, request_id: int, answer: EnrolmentAnswer) -> None:
         self._do(self.flow.redeem_answered(request_id, answer, self.clock.monotonic_ms()))

@@ -27,7 +27,7 @@ from device.enrolment.effects import (
     capture_shown,
 )
 from device.enrolment.flow import BOTH_HANDS, HAND_LIMIT_MS, EnrolmentFlow
-from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
+from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox
 from device.enrolment.session import EnrolmentSession, parse_qr, write_enrolment
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName, PalmCapture
@@ -827,6 +827,29 @@ def test_a_camera_that_fails_in_the_middle_does_not_end_the_session(why: str, co
         desk.tick()
     assert desk.shown == EnrolmentShown("failed", code)
     assert (desk.enrolments.next(clock.now_ms) is None) is (code == "not_ready")
+
+
+def test_palms_offered_late_are_overwritten_when_their_session_is_given_up() -> None:
+    """A code does not name its hands: after a refusal they are offered again, in what is left of its time."""
+    bench, clock = Bench(), HandClock()
+    desk = desk_of(bench.flow, clock)
+    desk.code_seen(CODE)
+    frames: list[HandName | None] = [*BOTH_HANDS[:1] * 12, *[None] * 8, *BOTH_HANDS[1:] * 12]
+    for hand in frames:
+        clock.now_ms = bench.now_ms = clock.now_ms + TICK_MS
+        desk.look(EnrolmentLook(hand is not None, hand, None, None if hand is None else bench.capture(hand)))
+    first = desk.enrolments.next(clock.now_ms)
+    assert first is not None
+    clock.now_ms += LONGEST_WAIT_MS - 1_000
+    desk.enrolments.answered(first.ticket, EnrolmentAnswer(422, "validation_failed"))
+    second = desk.enrolments.next(clock.now_ms)
+    assert second is not None
+    assert any(second.body)
+    clock.now_ms += 1_000
+    desk.tick()
+    assert desk.shown == EnrolmentShown("failed", "not_sent")
+    assert not any(second.body)
+    assert desk.enrolments.next(clock.now_ms) is None
 
 
 async def test_who_waits_for_the_screen_hears_at_once_that_the_device_is_not_ready() -> None:
