@@ -58,7 +58,7 @@ hand slows down."""
 RECENT: Final = 5
 """Frames that count where the newest are the best."""
 MOVES: Final = 8
-"""Moves of the hand that count."""
+"""Moves of the hand that count; of nothing more is kept, however long a hand stays."""
 
 _START: Final = 3.2
 """Log odds for a hand before anything is seen: a score of 9600."""
@@ -113,6 +113,8 @@ class LivenessCheck:
         missing = missing_in_nir(small, small_grey(frame.nir, hand), hand) if frame.nir is not None else None
         if missing is not None:
             self._cues["nir"].append(missing)
+        for evidence in (*self._cues.values(), self._asked):
+            del evidence[:-MOVES]
 
         odds = self._log_odds()
         asked_enough = self._network is None or len(self._asked) >= LEAST_FRAMES
@@ -134,7 +136,7 @@ class LivenessCheck:
         # A single flash is no evidence of an attack.
         odds -= _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))
         odds -= _CORNER_WEIGHT * float(np.mean(cues["frame"][-RECENT:]))
-        odds -= _PARALLAX_WEIGHT * sum(cues["parallax"][-MOVES:])
+        odds -= _PARALLAX_WEIGHT * sum(cues["parallax"])
         nir = cues["nir"][-RECENT:]
         odds -= _NIR_WEIGHT * sum(nir) / max(LEAST_FRAMES, len(nir))
         return odds

@@ -4,6 +4,7 @@ The attacks are simulated (see ``simulated_attacks``): what is counted here is n
 """
 
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 from itertools import product
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from link1.objects import Pad
+from models import liveness
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.frames import CameraFrame, as_grey
@@ -233,6 +235,23 @@ def test_reset_forgets_the_hand_before() -> None:
         results.append(check.check(frame, hand, fine_detail(cut_palm(frame, hand))).res)
     assert results[0] == "fail"
     assert results[-2:] == ["unknown", "pass"]
+
+
+def test_what_is_kept_of_a_hand_that_stays_does_not_grow() -> None:
+    frame = CameraFrame.from_pixels(np.full((40, 60), 90, np.uint8))
+    hand = hand_at(np.array([[1, 9], [2, 3], [5, 2], [8, 3]]), palm_width_px=9.0, in_mask=False)
+    check, kept = LivenessCheck(), []
+    of_this_module = tracemalloc.Filter(inclusive=True, filename_pattern=liveness.__file__)
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            for _ in range(100):
+                check.check(frame, hand, 100.0)
+            snapshot = tracemalloc.take_snapshot().filter_traces([of_this_module])
+            kept.append(sum(trace.size for trace in snapshot.traces))
+    finally:
+        tracemalloc.stop()
+    assert kept[1] < kept[0] + 500
 
 
 @pytest.mark.parametrize("size", [(1, 1), (40, 300), (480, 640)])
