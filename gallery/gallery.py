@@ -346,7 +346,7 @@ class Gallery:
                 self._store.close()
 
     def destroy(self) -> None:
-        """Delete the store and empty the match set."""
+        """Delete the store and empty the match set; may be repeated, and follow `close`."""
         with self._lock:
             self._closed = True
             start = Position.start(self.position.stream, self.position.epoch)

@@ -48,7 +48,10 @@ class Slots:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """May be repeated, when another file may have the number of the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _make(path: Path, size: int) -> None:

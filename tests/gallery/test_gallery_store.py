@@ -295,6 +295,17 @@ def test_what_is_gone_already_can_be_destroyed(tmp_path: Path) -> None:
     assert (gallery.count, folder.exists()) == (0, False)
 
 
+def test_a_gallery_is_destroyed_as_often_as_a_reset_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "gallery"
+    gallery = filled(folder).open(folder)
+    gallery.close()
+    with (tmp_path / "other").open("wb") as first, (tmp_path / "other").open("wb") as second:
+        for _ in range(2):
+            gallery.destroy()
+        assert list(folder.iterdir()) == []
+        assert [other.write(b"open") for other in (first, second)] == [4, 4]
+
+
 def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path, service: Service) -> None:
     gallery = service.open(tmp_path)
     gallery.destroy()
