@@ -5,8 +5,17 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from device.config.config import MEMBERS, DeviceConfig, Locations, parse_config, read_toml, toml_value
+from device.config.config import (
+    MEMBERS,
+    DeviceConfig,
+    Locations,
+    lines_of,
+    parse_config,
+    read_toml,
+    toml_value,
+)
 from device.config.values import WrongValue, nearest
 from device.errors import ConfigError
 
@@ -36,11 +45,19 @@ def change_member(text: str, path: Path, name: str, value: str) -> Changed:
     before = table.get(member)
     changed = _put(text, section, member, toml)
     table[member] = tomllib.loads(f"v = {toml}")["v"]
-    if read_toml(changed.encode("utf-8"), path)[1] != expected:
+    if not _says(changed, expected, path):
         what = f"{path}: [{section}] {member} is written in a form that cannot be changed automatically"
         raise ConfigError((f"{what}; use an editor, then run: palmctl config check",))
     config = parse_config(changed.encode("utf-8"), path)
     return Changed(changed, config, None if before is None else _shown(before), toml)
+
+
+def _says(text: str, expected: dict[str, Any], path: Path) -> bool:
+    """Whether `text` is TOML, and this document."""
+    try:
+        return read_toml(text.encode("utf-8"), path)[1] == expected
+    except ConfigError:
+        return False
 
 
 def _typed(name: str, value: str, path: Path) -> object:
@@ -67,11 +84,12 @@ def _typed(name: str, value: str, path: Path) -> object:
 
 def _put(text: str, section: str, member: str, toml: str) -> str:
     """Replace the member's line, or add a line at the end of its section, or add a section."""
-    lines = text.splitlines()
+    end = "\r\n" if "\r\n" in text else "\n"
+    lines = lines_of(text)
     locations = Locations(text)
     start = locations.line_of(section, None)
     if start is None or locations.line_of("", section) == start:
-        return "\n".join([*lines, *([""] if lines else []), f"[{section}]", f"{member} = {toml}", ""])
+        return end.join([*lines, *([""] if lines else []), f"[{section}]", f"{member} = {toml}", ""])
     number = locations.line_of(section, member)
     if number is not None and number != start:
         lines[number - 1] = _replaced(lines[number - 1], member, toml)
@@ -83,7 +101,7 @@ def _put(text: str, section: str, member: str, toml: str) -> str:
             if lines[index].strip():
                 last = index + 1
         lines.insert(last, f"{member} = {toml}")
-    return "\n".join(lines) + "\n"
+    return end.join([*lines, ""])
 
 
 def _replaced(line: str, member: str, toml: str) -> str:

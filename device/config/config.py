@@ -310,6 +310,12 @@ def toml_value(value: object) -> str:
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a TOML text, counted as tomllib and editors count them: a comment may hold U+2028, at
+    which str.splitlines would begin another."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+
+
 class Locations:
     """Line numbers of tables and members, which tomllib does not keep: a hint for people, missing where none
     was found."""
@@ -317,7 +323,7 @@ class Locations:
     def __init__(self, text: str) -> None:
         self._lines: dict[tuple[str, str | None], int] = {}
         table = ""
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(lines_of(text), start=1):
             if header := _HEADER.fullmatch(line):
                 table = header.group(1)
                 self._lines.setdefault((table, None), number)

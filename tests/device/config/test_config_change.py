@@ -55,6 +55,31 @@ def test_one_line_changes_and_all_others_stay(name: str, value: str, line: str) 
     assert getattr(getattr(changed.config, section), member) is not None
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
+def test_a_sign_that_ends_a_line_only_elsewhere_stays_in_its_comment(sign: str) -> None:
+    text = TEXT.replace("left gate", f"left{sign}gate").replace("fps = 30", f"fps = 30 # slow{sign}at night")
+    changed = change_member(text, PATH, "camera.fps", "15").text
+    assert changed == text.replace("fps = 30", "fps = 15")
+    with pytest.raises(ConfigError, match=r"device\.toml:9: \[camera\] source"):
+        parse_config(text.replace('"/dev/video0"', "7").encode(), PATH)
+
+
+@pytest.mark.parametrize("name", ["camera.fps", "link.port", "camera.loop", "cloud.url"])
+def test_lines_that_an_editor_of_windows_ended_stay_as_they_are(name: str) -> None:
+    values = {"camera.fps": "15", "link.port": "/dev/ttyS1", "camera.loop": "true"}
+    value = values.get(name, "https://cloud.example")
+    changed = change_member(TEXT.replace("\n", "\r\n"), PATH, name, value)
+    assert changed.text == change_member(TEXT, PATH, name, value).text.replace("\n", "\r\n")
+    assert change_member(changed.text, PATH, name, value).text == changed.text
+
+
+def test_a_table_that_is_written_as_a_dotted_key_is_left_to_an_editor() -> None:
+    text = 'cloud.url = "https://cloud.example"\n' + TEXT
+    parse_config(text.encode(), PATH)
+    with pytest.raises(ConfigError, match="written in a form that cannot be changed automatically"):
+        change_member(text, PATH, "cloud.url", "https://other.example")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
