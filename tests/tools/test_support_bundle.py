@@ -156,3 +156,12 @@ def test_what_helps_stays() -> None:
     assert scrub.value({"vector": 830, "token": "abc", "subject_ref": None, "n": 52998224725}) == {
         "vector": 830, "token": REMOVED, "subject_ref": None, "n": REMOVED,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("pin", ["48151623", "a,b;c)d]e}f", "%C3%A9'x"])
+def test_the_pin_of_a_token_goes_though_no_uri_is_the_place_for_it(pin: str) -> None:
+    scrub = Scrubber()
+    signer = f"pkcs11:object=attest?pin-value={pin}&module-path=/usr/lib/p11.so"
+    for said in (scrub.value({"attest": {"signer": signer}}), scrub.text(f'signer = "{signer}"')):
+        assert pin not in str(said)
+        assert f"pin-value={REMOVED}&module-path=/usr/lib/p11.so" in str(said)

@@ -60,6 +60,8 @@ SENSITIVE: Final = frozenset(
 _SPOKEN: Final = "|".join(sorted(SENSITIVE - {"subject", "document", "pin", "qr", "template"}))
 _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"(?i)\b(bearer|provisioning|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {REMOVED}"),
+    # The PIN in a pkcs11: URI (RFC 7512), where [attest] signer takes none and people write one
+    (re.compile(r"""(?i)(\bpin-value=)[^&\s"]+"""), rf"\1{REMOVED}"),
     # The look behind and the possessive run: each run of such characters is read once, however long it is.
     (re.compile(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9.-]+\.[A-Za-z]{2,}"), REMOVED),
     # CPF, with or without its points; telephone numbers
