@@ -162,6 +162,31 @@ async def test_a_refused_record_is_looked_up_again_until_there_is_another() -> N
         assert api.asked[-1].url.params["after_seq"] == "2"
 
 
+async def test_another_device_gets_its_mail_where_the_one_before_it_refused_a_record() -> None:
+    api = Api({1: a_record(1, "bad"), 2: a_record(2)})
+    async with office(api) as here:
+        await until_async(lambda: here.mail.last_offered_seq == 2)
+        here.carrier.follow(InboxSettled(1, MailState.REFUSED, 0, "malformed"))
+        api.inbox = {seq: a_record(seq) for seq in range(1, 10)}
+        here.carrier.device_met("dev-2")
+        here.mail.follow(DeviceProven("dev-2", "b" * 32), 0)
+        here.mail.follow(StatusReceived(STATUS_AT_8, {}), 0)
+        await until_async(lambda: here.mail.last_offered_seq == 9)
+
+
+async def test_a_device_with_new_keys_gets_its_mail_where_it_had_refused_a_record() -> None:
+    """Both boxes start again."""
+    api = Api({seq: a_record(seq) for seq in range(1, 9)})
+    async with office(api) as here:
+        await until_async(lambda: here.mail.last_offered_seq == 8)
+        here.carrier.follow(InboxSettled(8, MailState.REFUSED, 7, "malformed"))
+        api.inbox = {1: a_record(1)}
+        here.carrier.device_met("dev-1")
+        here.mail.follow(DeviceProven("dev-1", "b" * 32), 0)
+        here.mail.follow(StatusReceived(STATUS, {}), 0)
+        await until_async(lambda: here.mail.last_offered_seq == 1)
+
+
 async def test_outbox_records_go_out_in_batches_and_rejections_are_told() -> None:
     api = Api(rejecting=True)
     async with office(api) as here:

@@ -71,6 +71,7 @@ class MailCarrier:
 
     def device_met(self, device_id: str) -> None:
         """A device has proven who it is."""
+        self._stopped_at = None  # by another device, or under other keys; the same one refuses it again
         if device_id != self._device_id:
             self._device_id = device_id
             self._outgoing.clear()
