@@ -23,7 +23,7 @@ from device.passage.decision import build_verdict
 from device.passage.effects import SendError, SendVerdict
 from device.passage.engine import TransactionEngine
 from link1.bodies import Hello
-from link1.canonical import JsonObject, b64_decode, b64_encode
+from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes
 from link1.channels import ChannelReceiver, ChannelSender, Outgoing, Taken
 from link1.device_end import DeviceEnd
 from link1.envelope import Message, MessageRefused, MessageType, Role
@@ -35,7 +35,7 @@ from link1.keys import PublicKey
 from link1.link import Link
 from link1.objects import DeviceStatus, ErrorCode, Verdict
 from link1.session import Session
-from link1.signed import Kind, object_ref, verify_object
+from link1.signed import Kind, object_ref, sign_object, verify_object
 from link1.validator.desk import TurnDue
 from link1.validator.end import ValidatorEnd
 from link1.validator.events import StatusReceived, VerdictReceived
@@ -43,6 +43,7 @@ from link1.validator.memory import DeskMemory
 from tests.tools import conform_ends
 from tests.tools.conform_ends import (
     DEVICE_KEY,
+    VALIDATOR_KEY,
     SimulatedDevice,
     SimulatedValidator,
     bench_for,
@@ -131,6 +132,30 @@ def spoilt(type_: str) -> Callable[[Patch], None]:
         return [(said, {**body, "sig_b64": "A" * 86 + "=="} if said == type_ else body)]
 
     return saying(rewrite)
+
+
+def resigned(type_: str, change: Callable[[JsonObject], JsonObject]) -> Callable[[Patch], None]:
+    """An end that signs something else than it should in messages of this type."""
+    keys = {key.kid: key for key in (DEVICE_KEY, VALIDATOR_KEY)}
+
+    def rewrite(said: MessageType, body: Mapping[str, Any]) -> Said:
+        kind = link1.envelope.RULES[said].signed
+        if said != type_ or kind is None:
+            return [(said, body)]
+        return [(said, sign_object(kind, change(body[kind.member]), keys[body["signer_kid"]]))]
+
+    return saying(rewrite)
+
+
+def lacking(name: str) -> Callable[[JsonObject], JsonObject]:
+    return lambda obj: {member: value for member, value in obj.items() if member != name}
+
+
+def envelope_with_true(patch: Patch) -> None:
+    def encode(type_: MessageType, body: Mapping[str, Any]) -> bytes:
+        return canonical_bytes({"v": True, "type": type_.value, "body": dict(body)})
+
+    patch.setattr(link1.session, "encode_message", encode)
 
 
 # ---- ends that take frames which they should drop
@@ -798,7 +823,9 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "answers errors that it cannot read": (knows_no_unreadable_error, {"envelope.error_unanswered"}),
     "spaces in its JSON": (wide_json, {"handshake.hello", "envelope.canonical"}),
     "a hello of another gate": (with_members("hello", gate_id="elsewhere"), {"handshake.hello"}),
+    "true for 1 in its envelope": (envelope_with_true, {"handshake.hello", "envelope.canonical"}),
     "a proof that does not hold": (spoilt("prove"), {"handshake.prove"}),
+    "true for 1 in its proof": (resigned("prove", lambda obj: obj | {"v": True}), {"handshake.prove"}),
     "never says unpaired": (without("error", code="unpaired"), _UNPAIRED),
     "no second of silence": (early_reset, {"handshake.wrong_key"}),
     "answers early": (
@@ -899,10 +926,24 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
         {"verdict.wrong_decision_once"},
     ),
     "never answers a hand": (patched(without("verdict")), {"verdict.comes"}),
+    "a verdict on nothing": (patched(resigned("verdict", lacking("txn_id"))), {"verdict.comes"}),
     "another's verdict": (patched(verdict_of_another), {"verdict.fits"}),
     "guides for another": (patched(with_members("guide", txn_id="0" * 32)), {"verdict.guides"}),
+    "guides without a word": (patched(with_members("guide", hint=7)), {"verdict.guides"}),
     "answers a repeat twice": (patched(lambda _: None, engine=RepeatsTwice), {"verdict.again"}),
     "never asks": (patched(without("resolve")), {"verdict.resolve"}),
+    "asks about nothing": (
+        patched(with_members("resolve", verdict_refs=None)),
+        {"verdict.comes", "resolve.many"},
+    ),
+    "asks about no refs": (
+        patched(with_members("resolve", verdict_refs=[[]])),
+        {"verdict.comes", "resolve.many"},
+    ),
+    "an error about no txn_id": (
+        patched(with_members("error", txn_id=[])),
+        {"error.txn_id", "cancel.unknown"},
+    ),
     "pushes": (of_kind(Pushes), {"verdict.not_pushed"}),
     "hands answer twice": (patched(lambda _: None, engine=HandsAnswerTwice), {"verdict.one_hand"}),
     "loses verdicts": (patched(loses_verdicts), {"verdict.full_queue"}),
@@ -919,6 +960,7 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
         patched(with_members("mail_none", after_seq=0)),
         {"mail.nothing", "mail.newest"},
     ),
+    "mail_none of no box": (patched(with_members("mail_none", box="in")), {"mail.nothing", "mail.newest"}),
     "mail from another offset": (patched(with_members("mail", offset=0)), {"mail.collects"}),
 }
 _NOT_ALONE = {
@@ -960,6 +1002,11 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     ),
     "never ready": (says(without("ready")), {"ready.after_proof"}),
     "an unsigned request": (says(spoilt("request")), {"request.signed"}),
+    "a request with an empty txn_id": (
+        says(resigned("request", lambda obj: obj | {"txn_id": ""})),
+        {"request.signed"},
+    ),
+    "a request without a txn_id": (says(resigned("request", lacking("txn_id"))), {"request.signed"}),
     "asks the same": (desk(AsksTheSame), {"request.after_expired"}),
     "takes any end": (desk(TakesAnyEnd), {"request.other_end"}),
     "never decides": (says(without("decision")), {"decision.answers"}),
@@ -990,6 +1037,14 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "counts from the first sending": (desk(CountsFromTheFirst), {"opens.ttl_again"}),
     "never says again": (desk(NeverSaysAgain), {"resolve.known"}),
     "disowns what it forgot": (desk(DisownsForgotten), {"resolve.open", "resolve.many"}),
+    "decides again about no verdict": (
+        says(resigned("decision", lambda obj: obj | {"verdict_ref": []})),
+        {"decision.answers"},
+    ),
+    "disowns no refs": (
+        says(with_members("unknown", verdict_refs=[[]]), desk=DisownsForgotten),
+        {"resolve.many"},
+    ),
     "disowns what it decided": (desk(DisownsDecided), {"resolve.then_verdict"}),
     "answers hints": (says(session(AnswersHints)), {"guide.unknown"}),
     "goes by the device's clock": (
@@ -1041,6 +1096,13 @@ def test_a_faulty_end_fails_its_rules(role: Role, sensor: bool, name: str, monke
     passed = {id_ for id_, f in found.items() if f.result is not RuleResult.FAIL}
     assert {id_: str(found[id_]) for id_ in passed - set(_NOT_ALONE.values())} == {}
     assert set(found) == ids
+
+
+@pytest.mark.parametrize("role", Role)
+def test_an_end_whose_hello_has_half_a_nonce_fails(role: Role, monkeypatch: Patch) -> None:
+    end = patched(with_members("hello", nonce_b64=b64_encode(bytes(16))), role)(monkeypatch)
+    (finding,) = tried(end, {"handshake.hello"}).values()
+    assert (finding.result, finding.found[:22]) == (RuleResult.FAIL, "hello: member nonce_b6")
 
 
 @pytest.mark.parametrize("role", Role)

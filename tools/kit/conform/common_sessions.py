@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from link1.bodies import Hello
 from link1.canonical import b64_decode, b64_encode, canonical_bytes
 from link1.envelope import ABOUT_MESSAGE, Role
 from link1.errors import FormatError, SignatureError
@@ -11,7 +12,7 @@ from link1.frames import FrameKind
 from link1.objects import Request
 from link1.signed import Kind, sign_object
 from tools.kit.conform.common_frames import strange, want_strange_error
-from tools.kit.conform.end_under_test import PROOF_MS, QUIET_MS, EndUnderTest, said
+from tools.kit.conform.end_under_test import PROOF_MS, QUIET_MS, EndUnderTest, read_body, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 from tools.kit.golden.vectors import UNREADABLE_MESSAGES
@@ -186,14 +187,16 @@ def _canonical(bench: EndUnderTest) -> None:
 
 
 def _hello(bench: EndUnderTest) -> None:
-    body = bench.greet()
-    setup = bench.setup
+    bench.greet()
+    heard = next(h for h in bench.peer.heard if h.type == "hello")
+    body, setup = heard.body, bench.setup
     wanted = {"role": setup.role.peer.value, "gate_id": setup.gate_id, "kid": setup.peer_key.kid}
     if setup.peer_id is not None:
         wanted["id"] = setup.peer_id
     wrong = [name for name, value in wanted.items() if body.get(name) != value]
-    if wrong or not {"role", "id", "gate_id", "kid", "nonce_b64"} <= set(body):
+    if wrong:
         raise Broken(f"hello with {said(body)}")
+    read_body(heard, Hello.from_obj)
 
 
 def _prove(bench: EndUnderTest) -> None:

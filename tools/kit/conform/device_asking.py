@@ -221,7 +221,7 @@ def _unpaired_now(bench: EndUnderTest) -> None:
 def _named_txn_ids(bench: EndUnderTest) -> None:
     """Looks at every error of the run."""
     for body in bench.peer.errors:
-        if "txn_id" in body and body["txn_id"] not in bench.txn_ids:
+        if "txn_id" in body and str(body["txn_id"]) not in bench.txn_ids:
             raise Broken(f"error {said(body)}: no request with this txn_id was signed")
 
 

@@ -13,11 +13,13 @@ from link1.canonical import JsonObject, canonical_bytes
 from link1.channels import MAX_WAITING
 from link1.envelope import ABOUT_MESSAGE
 from link1.keys import SigningKey
+from link1.members import WORD, text
 from link1.objects import Decision, Passage, Request, Verdict
 from link1.signed import Kind, object_ref, sign_object
+from link1.validator.events import ResolveReceived
 from tools.kit.conform.common_frames import strange
 from tools.kit.conform.device_asking import LONG_TTL_MS, PASSAGE_SECTION, make_request, signed, withdraw
-from tools.kit.conform.end_under_test import QUIET_MS, SETTLE_MS, Deed, EndUnderTest, said
+from tools.kit.conform.end_under_test import QUIET_MS, SETTLE_MS, Deed, EndUnderTest, read_body, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
@@ -98,6 +100,7 @@ def _verdict(bench: EndUnderTest, story: TwoPassages) -> None:
         raise Broken(f"a hand was shown, and no verdict came within {bench.setup.wait_ms} ms")
     if heard.type != "verdict":
         raise Broken(f"a hand was shown, and the answer was error {said(heard.body)}")
+    bench.verified(Kind.VERDICT, heard.body, Verdict.from_obj)
     story.asked.append(request)
     story.verdicts.append(heard.body)
 
@@ -208,9 +211,13 @@ def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:
     mark = 0
     while (heard := bench.peer.message("resolve", ANSWER_MS, mark)) is not None:
         mark = bench.peer.heard.index(heard) + 1
-        if wanted in heard.body.get("verdict_refs", []):
+        if wanted in _refs(heard):
             break
-    return [ref for h in bench.peer.heard if h.type == "resolve" for ref in h.body.get("verdict_refs", [])]
+    return [ref for h in bench.peer.heard if h.type == "resolve" for ref in _refs(h)]
+
+
+def _refs(heard: Heard) -> tuple[str, ...]:
+    return read_body(heard, ResolveReceived.from_obj).verdict_refs
 
 
 def _decision(bench: EndUnderTest, wrapper: JsonObject) -> Decision:
@@ -482,14 +489,10 @@ def _resolves_many(bench: EndUnderTest) -> None:
         bench.take_hand_away()
     open_refs = {object_ref(wrapper): wrapper for wrapper in story.verdicts}
     bench.prove()
-    mark, asked = 0, list[str]()
+    mark = 0
     while open_refs and (heard := bench.peer.message("resolve", MANY_MS, mark)) is not None:
         mark = bench.peer.heard.index(heard) + 1
-        refs = heard.body.get("verdict_refs", [])
-        if not 1 <= len(refs) <= MAX_REFS:
-            raise Broken(f"a resolve about {len(refs)} verdicts")
-        asked += refs
-        for ref in [ref for ref in refs if ref in open_refs]:
+        for ref in [ref for ref in _refs(heard) if ref in open_refs]:
             _answer(bench, story, open_refs.pop(ref), at_ms=bench.wall_ms())
     if open_refs:
         raise Broken(f"{len(open_refs)} of {MANY} unanswered verdicts were not asked about")
@@ -513,8 +516,9 @@ def _guides(bench: EndUnderTest) -> None:
     story = story_of(bench)
     _parsed(bench, 0)
     for heard in story.guides:
-        if heard.body.get("txn_id") not in [a.txn_id for a in story.asked] or "hint" not in heard.body:
+        if heard.body.get("txn_id") not in [a.txn_id for a in story.asked]:
             raise Broken(f"guide {said(heard.body)}")
+        read_body(heard, lambda body: text(body, "hint", WORD))
     times = [heard.at_ms for heard in story.guides]
     crowded = [begun for begun in times if sum(begun <= at < begun + CROWDED_MS for at in times) > 5]
     if crowded:

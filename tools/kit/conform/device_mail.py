@@ -6,10 +6,10 @@ record when it is whole. The service's true record unblocks the inbox again.
 
 from collections.abc import Callable
 
-from link1.bodies import MAX_CHUNK_BYTES, MailAck
+from link1.bodies import MAX_CHUNK_BYTES, MailAck, MailNone
 from link1.canonical import b64_decode, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError
-from tools.kit.conform.end_under_test import EndUnderTest, said
+from tools.kit.conform.end_under_test import EndUnderTest, read_body, said
 from tools.kit.conform.peer import Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
@@ -31,10 +31,7 @@ def _offer(bench: EndUnderTest, seq: int, offset: int, data: bytes, total: int) 
     heard = _answer(bench, ("mail_ack",), "mail", mark)
     if heard.type != "mail_ack":
         raise Broken(f"error {said(heard.body)}")
-    try:
-        ack = MailAck.from_obj(heard.body)
-    except FormatError as error:
-        raise Broken(f"mail_ack: {error}") from None
+    ack = read_body(heard, MailAck.from_obj)
     if ack.seq != seq:
         raise Broken(f"mail_ack about seq {ack.seq}, and {seq} was sent")
     return ack
@@ -143,8 +140,12 @@ def _pull(bench: EndUnderTest, after_seq: int, offset: int) -> Heard:
 def _nothing(bench: EndUnderTest) -> None:
     bench.prove()
     heard = _pull(bench, BEYOND, 0)
-    if heard.type != "mail_none" or heard.body.get("after_seq") != BEYOND:
+    if heard.type != "mail_none" or _nothing_after(heard) != BEYOND:
         raise Broken(f"{heard.type} {said(heard.body)}")
+
+
+def _nothing_after(heard: Heard) -> int:
+    return read_body(heard, MailNone.from_obj).after_seq
 
 
 def _newest(bench: EndUnderTest) -> None:
@@ -155,7 +156,7 @@ def _newest(bench: EndUnderTest) -> None:
         body = {"box": "out", "after_seq": after_seq, "offset": 0}
         bench.peer.say("mail_pull", body, 1)
     answered = bench.peer.wait(
-        lambda h: h.type == "mail_none" and h.body.get("after_seq") == BEYOND + 1, JUDGED_MS, mark
+        lambda h: h.type == "mail_none" and _nothing_after(h) == BEYOND + 1, JUDGED_MS, mark
     )
     if answered is None:
         raise Broken("the newest question is not answered")

@@ -10,6 +10,7 @@ from link1.canonical import JsonObject, b64_encode
 from link1.envelope import ABOUT_MESSAGE, Role
 from link1.errors import FormatError, SignatureError, TransportError
 from link1.keys import PublicKey, SigningKey
+from link1.members import version_1
 from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
 from link1.signed import Kind, sign_object, verify_object
 from tools.kit.conform.counters import Counters
@@ -186,8 +187,8 @@ class EndUnderTest:
     def judge_proof(self, wrapper: JsonObject) -> None:
         """Raises SignatureError or FormatError unless this is the other end's proof of this session."""
         obj = verify_object(Kind.HELLO, wrapper, self.setup.peer_key)
+        version_1(obj)
         wanted: JsonObject = {
-            "v": 1,
             "role": self.setup.role.peer.value,
             "id": self.hello.get("id"),
             "gate_id": self.setup.gate_id,
@@ -322,6 +323,14 @@ class EndUnderTest:
 PAIRING = "has it pinned this key, and are the ids those that it knows?"
 """What a person looks at first where every proof fails."""
 GALLERY = GalleryMark("conform", 1, 1, "0" * 16)
+
+
+def read_body(heard: Heard, read: Callable[[JsonObject], T]) -> T:
+    """What a message that is not signed says. Raises Broken where a member does not hold."""
+    try:
+        return read(heard.body)
+    except FormatError as error:
+        raise Broken(f"{heard.type}: {error}") from None
 
 
 def name_of(kind: Kind) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailAck, MailChunk, MailNone, MailPull, MailState
 from link1.canonical import JsonObject, canonical_bytes
-from link1.errors import FormatError
 from link1.objects import MailMarks
-from tools.kit.conform.end_under_test import EndUnderTest, said
+from tools.kit.conform.end_under_test import EndUnderTest, read_body, said
 from tools.kit.conform.peer import Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
@@ -54,17 +53,11 @@ def _put_off(bench: EndUnderTest, heard: Heard) -> None:
 
 
 def _pull(heard: Heard) -> MailPull:
-    try:
-        return MailPull.from_obj(heard.body)
-    except FormatError as error:
-        raise Broken(f"mail_pull: {error}") from None
+    return read_body(heard, MailPull.from_obj)
 
 
 def _piece(heard: Heard) -> MailChunk:
-    try:
-        return MailChunk.from_obj(heard.body, Box.IN)
-    except FormatError as error:
-        raise Broken(f"mail: {error}") from None
+    return read_body(heard, lambda body: MailChunk.from_obj(body, Box.IN))
 
 
 def _give(bench: EndUnderTest, seq: int, offset: int, record: bytes) -> int:

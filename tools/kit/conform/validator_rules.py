@@ -10,12 +10,21 @@ from typing import Any
 from link1.bodies import MAX_REFS
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.channels import MAX_WAITING
+from link1.events import UnknownReceived
 from link1.frames import FrameKind
 from link1.keys import SigningKey
 from link1.objects import Decision, Pad, Passage, Request, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
 from tools.kit.conform.common_frames import strange, want_strange_error
-from tools.kit.conform.end_under_test import GALLERY, QUIET_MS, Deed, EndUnderTest, name_of, said
+from tools.kit.conform.end_under_test import (
+    GALLERY,
+    QUIET_MS,
+    Deed,
+    EndUnderTest,
+    name_of,
+    read_body,
+    said,
+)
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.kit.conform.rules import ConformanceRule
 
@@ -33,12 +42,13 @@ def next_request(bench: EndUnderTest, at_ms: int | None = None) -> tuple[Request
     return heard_request(bench, 0)
 
 
-def heard_request(bench: EndUnderTest, since: int, but: str = "") -> tuple[Request, Heard]:
+def heard_request(bench: EndUnderTest, since: int, but: str | None = None) -> tuple[Request, Heard]:
     """The first request from `since` on whose txn_id is not `but`."""
 
     def wanted(heard: Heard) -> bool:
         inner = heard.body.get("request")
-        return heard.type == "request" and not (isinstance(inner, dict) and inner.get("txn_id") == but)
+        other = but is None or not isinstance(inner, dict) or inner.get("txn_id") != but
+        return heard.type == "request" and other
 
     heard = bench.peer.wait(wanted, bench.setup.wait_ms, since)
     if heard is None:
@@ -475,11 +485,11 @@ def _resolve_then_verdict(bench: EndUnderTest) -> None:
     _, signed = good_decision(bench, wrapper, mark)
     later = bench.peer.message("request", ANSWER_MS, mark)
     if later is not None:
-        txn_id = later.body.get("request", {}).get("txn_id")
+        txn_id = bench.verified(Kind.REQUEST, later.body, Request.from_obj).txn_id
         bench.peer.say("error", {"code": "expired", "about": "request", "txn_id": txn_id})
     bench.peer.listen(ANSWER_MS)
     for heard in bench.peer.heard[mark:]:
-        _judge_resolved(heard, {object_ref(wrapper): signed})
+        _judge_resolved(bench, heard, {object_ref(wrapper): signed})
 
 
 def _resolve_many(bench: EndUnderTest) -> None:
@@ -502,19 +512,18 @@ def _resolve_many(bench: EndUnderTest) -> None:
     if not bench.peer.heard[mark:]:
         raise Broken("the session did not survive")
     for heard in bench.peer.heard[mark:]:
-        _judge_resolved(heard, answers)
+        _judge_resolved(bench, heard, answers)
 
 
-def _judge_resolved(heard: Heard, answers: dict[str, JsonObject]) -> None:
+def _judge_resolved(bench: EndUnderTest, heard: Heard, answers: dict[str, JsonObject]) -> None:
     """A decision about one of these verdicts is the first one; `unknown` names none that was acted on."""
     if heard.type == "decision":
-        inner = heard.body.get("decision_obj", {})
-        first = answers.get(inner.get("verdict_ref"))
+        first = answers.get(bench.verified(Kind.DECISION, heard.body, Decision.from_obj).verdict_ref)
         if first is not None and canonical_bytes(first) != canonical_bytes(heard.body):
             raise Broken("another decision than the first was sent")
     if heard.type == "unknown":
         acted_on = [ref for ref, signed in answers.items() if signed["decision_obj"]["actuated"]]
-        if set(acted_on) & set(heard.body.get("verdict_refs", [])):
+        if set(acted_on) & set(read_body(heard, UnknownReceived.from_obj).verdict_refs):
             raise Broken("unknown about a verdict that was acted on")
 
 
@@ -598,7 +607,7 @@ def _restart_resolves(bench: EndUnderTest) -> None:
     mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
     bench.peer.listen(ANSWER_MS)
     for heard in bench.peer.heard[mark:]:
-        _judge_resolved(heard, {object_ref(wrapper): signed})
+        _judge_resolved(bench, heard, {object_ref(wrapper): signed})
 
 
 def _restart_event_seq(bench: EndUnderTest) -> None:
