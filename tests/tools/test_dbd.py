@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +35,7 @@ from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
 from tests.link1.cable import DEVICE_KEY, device_status, verdict_for
 from tests.palmctl import PALMCTL, ran
+from tests.until import until
 from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
@@ -369,6 +371,24 @@ def test_link_pair_prints_its_paths_and_lives_until_interrupted(end: signal.Sign
         process.send_signal(end)
         assert process.wait(20) == 0
     assert not Path(paths["device"]).exists()
+
+
+@pytest.mark.parametrize("command", ["simulate", "conform", "monitor"])
+def test_a_uart_of_another_speed_is_opened_with_it(command: str, tmp_path: Path) -> None:
+    key_file = tmp_path / "dbd.key"
+    create_key(key_file)
+    master, slave = os.openpty()
+    path, ids = os.ttyname(slave), ("--dbd-id", "dbd-1", "--gate-id", "gate-1", "--key-file", str(key_file))
+    commands = {
+        "simulate": ("dbd", "simulate", "--port", path, "--device-pub-b64", DEVICE_KEY.public.b64, *ids),
+        "conform": ("dbd", "conform", "--port", path, "--peer-pub-b64", DEVICE_KEY.public.b64, *ids),
+        "monitor": ("link", "monitor", path),
+    }
+    with subprocess.Popen([*PALMCTL, *commands[command], "--baud", "115200"]) as process:
+        until(lambda: termios.tcgetattr(slave)[4:6] == [termios.B115200] * 2)
+        process.kill()
+    os.close(master)
+    os.close(slave)
 
 
 def test_link_monitor_decodes_a_capture(tmp_path: Path) -> None:

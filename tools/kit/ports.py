@@ -18,10 +18,10 @@ from link1.transport import serial_port
 _BY_USB_IDS = re.compile(r"serial:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
 
 
-def open_port(path: str, *, exclusive: bool = True) -> serial_port.Port:
+def open_port(path: str, *, baud: int = serial_port.DEFAULT_BAUD, exclusive: bool = True) -> serial_port.Port:
     """As `link1.transport.serial_port.open_port`, `serial:VID:PID[:SERIAL]` too. Raises TransportError."""
     return serial_port.open_port(
-        find_serial(path) if path.startswith("serial:") else path, exclusive=exclusive
+        find_serial(path) if path.startswith("serial:") else path, baud=baud, exclusive=exclusive
     )
 
 

@@ -14,6 +14,7 @@ from tools.kit.conform.command import conform
 from tools.kit.conform.end_under_test import Setup
 from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import chosen, rules_for
+from tools.kit.ports import open_port
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
@@ -76,7 +77,7 @@ def test_our_own_daemon_passes(device: Device, tmp_path: Path, every: int) -> No
     with PtyPair() as pair:
         (device.folder / "cable").symlink_to(pair.left)
         with device.running():
-            tally = conform(setup, pair.right, key_file, rules, findings.append)
+            tally = conform(setup, lambda: open_port(pair.right), key_file, rules, findings.append)
     assert [f"{f.rule.id}: {f.found}" for f in findings if f.result is RuleResult.FAIL] == []
     untried = {f.rule.id for f in findings if f.result is RuleResult.NOT_TRIED}
     assert tally[RuleResult.PASS] + len(untried) == len(rules)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.kit.commands import options
 from tools.palmctl.contract_name import ContractName
 from tools.palmctl.finite_range import FiniteRange
 from tools.palmctl.groups import WholeHelpGroup
@@ -46,6 +47,7 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
 
 @dbd.command()
 @click.option("--port", required=True, help="Serial port or pty that the device is at.")
+@options.baud
 @click.option("--device-pub-b64", required=True, help="The device's verdict key.")
 @click.option(
     "--key-file",
@@ -90,6 +92,7 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
 def simulate(
     *,
     port: str,
+    baud: int,
     device_pub_b64: str,
     key_file: Path,
     generate: bool,
@@ -124,6 +127,7 @@ def simulate(
         raise click.BadParameter(str(error), param_hint="--policy") from None
     setup = SimulatorSetup(
         port=port,
+        baud=baud,
         device_key=device_key,
         key_file=key_file,
         key=_load_key(key_file, generate and not key_file.exists()),
@@ -152,6 +156,7 @@ def simulate(
 
 @dbd.command()
 @click.option("--port", help="Serial port or pty that the other end is at.")
+@options.baud
 @click.option("--as-device", is_flag=True, help="Test a validator; else a device is tested.")
 @click.option(
     "--peer-pub-b64", help="The other end's public key: a device's verdict key, or a validator's key."
@@ -188,6 +193,7 @@ def simulate(
 def conform(  # noqa: C901 (options, one after the other)
     *,
     port: str | None,
+    baud: int,
     as_device: bool,
     peer_pub_b64: str | None,
     key_file: Path | None,
@@ -218,6 +224,7 @@ def conform(  # noqa: C901 (options, one after the other)
     from tools.kit.conform.end_under_test import Setup
     from tools.kit.conform.hands import HandError, OperatorHand, OperatorHook, ProgramHand, ProgramHook
     from tools.kit.conform.runner import NobodyThere, chosen, rules_for
+    from tools.kit.ports import open_port
     from tools.kit.simulate.files import used_alone
 
     ours = Role.DEVICE if as_device else Role.VALIDATOR
@@ -275,7 +282,13 @@ def conform(  # noqa: C901 (options, one after the other)
     line = command.as_json if as_json else command.as_text
     try:
         with used_alone(key_file):
-            tally = command.conform(setup, port, key_file, rules, lambda finding: click.echo(line(finding)))
+            tally = command.conform(
+                setup,
+                lambda: open_port(port, baud=baud),
+                key_file,
+                rules,
+                lambda finding: click.echo(line(finding)),
+            )
     except (NobodyThere, TransportError) as error:
         click.echo(f"palmctl: {port}: {error}", err=True)
         sys.exit(3)

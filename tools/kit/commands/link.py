@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tools.kit.commands import options
 from tools.palmctl.groups import WholeHelpGroup
 
 
@@ -40,6 +41,7 @@ def pair(show_close: bool, as_json: bool) -> None:
 
 @link.command()
 @click.argument("port", required=False)
+@options.baud
 @click.option("--through", help="Another port: carry bytes between both and see both directions.")
 @click.option(
     "--file",
@@ -60,6 +62,7 @@ def pair(show_close: bool, as_json: bool) -> None:
 def monitor(
     *,
     port: str | None,
+    baud: int,
     through: str | None,
     capture: Path | None,
     sender: str | None,
@@ -88,11 +91,14 @@ def monitor(
                 file = sys.stdin.buffer if str(capture) == "-" else stack.enter_context(capture.open("rb"))
                 pieces = pieces_of_file(file, direction)
             else:
-                device = stack.enter_context(closing(open_port(str(port), exclusive=through is not None)))
+                device = stack.enter_context(
+                    closing(open_port(str(port), baud=baud, exclusive=through is not None))
+                )
                 if through is None:
                     pieces = pieces_of_port(device, direction)
                 else:
-                    pieces = pieces_through(device, stack.enter_context(closing(open_port(through))))
+                    validator = stack.enter_context(closing(open_port(through, baud=baud)))
+                    pieces = pieces_through(device, validator)
             # Ports first: opening one throws away what waits there, and who sees the capture may begin.
             writer = None if pcap is None else PcapWriter(stack.enter_context(pcap.open("wb")))
             log = CableLog(writer)

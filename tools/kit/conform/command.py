@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 from link1.canonical import JsonObject
+from link1.transport.serial_port import Port
 from tools.kit.conform.cable_line import PortLine
 from tools.kit.conform.end_under_test import Setup
 from tools.kit.conform.rules import ConformanceRule, RuleFinding, RuleResult
 from tools.kit.conform.runner import counters_beside, make_bench, run_rules
-from tools.kit.ports import open_port
 
 FAILED, NOT_ALL_TRIED = 1, 4
 """Exit codes; 2 is wrong usage and 3 no answer."""
@@ -21,17 +21,17 @@ FAILED, NOT_ALL_TRIED = 1, 4
 
 def conform(
     setup: Setup,
-    port: str,
+    open_port: Callable[[], Port],
     key_file: Path,
     rules: Sequence[ConformanceRule],
     report: Callable[[RuleFinding], None],
 ) -> Counter[RuleResult]:
-    """Run `rules` at a port; `report` is called with each finding.
+    """Run `rules` at the port that is opened; `report` is called with each finding.
 
     Raises NobodyThere, HandError, TransportError, and FormatError for a damaged file of counters.
     """
     counters = counters_beside(key_file)
-    cable = PortLine(lambda: open_port(port))
+    cable = PortLine(open_port)
     tally: Counter[RuleResult] = Counter()
     with closing(cable):
         bench = make_bench(setup, cable, counters, wall_ms, os.urandom)

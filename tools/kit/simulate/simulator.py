@@ -50,6 +50,7 @@ class SimulatorSetup:
     no mail."""
 
     port: str
+    baud: int
     device_key: PublicKey
     key_file: Path
     key: SigningKey
@@ -98,7 +99,10 @@ class Simulator:
             mail=mail,
         )
         self._pump: CablePump[DeskEvent] = CablePump(
-            self._desk, lambda: open_port(setup.port), on_event=self._handle, on_port=self._on_port
+            self._desk,
+            lambda: open_port(setup.port, baud=setup.baud),
+            on_event=self._handle,
+            on_port=self._on_port,
         )
         self._carrier = (
             None
