@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from link1.channels import ChannelReceiver
 from link1.errors import FormatError
-from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
+from link1.frames import Frame, FrameDecoder, FrameKind, cobs_encode, encode_frame
 from link1.transport.serial_port import open_port
 from tests import REPOSITORY
 from tests.palmctl import PALMCTL, ran
@@ -116,6 +118,17 @@ def test_a_capture_is_not_written_over_itself(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_what_a_pipe_brings_is_shown_at_once() -> None:
+    words = [*PALMCTL, "link", "monitor", "--file", "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(encode_frame(Frame(FrameKind.PING, sess=1)))
+        process.stdin.flush()
+        assert select.select([process.stdout], [], [], 20)[0]
+        assert process.stdout.readline() == b"PING 01\n"
+        process.stdin.close()
+
+
 def test_the_monitor_stands_in_the_cable(tmp_path: Path) -> None:
     """Two virtual cables joined by it: what one end says arrives at the other, and is on record."""
     capture = tmp_path / "c.pcap"
@@ -200,6 +213,54 @@ def test_wireshark_drops_what_an_end_drops_for_the_same_reason(tmp_path: Path) -
     packets = [Captured(0, Direction.FROM_VALIDATOR, bytes.fromhex(item["hex"])) for item in bad]
     path = write_pcap(tmp_path / "c.pcap", packets)
     assert [row[0] for row in fields(path, "link1.dropped")] == [item["why"] for item in bad]
+
+
+@needs_tshark
+def test_wireshark_names_a_run_without_an_end_as_an_end_does(tmp_path: Path) -> None:
+    """It is cut in a capture, and no end looks at more of it than a frame can have."""
+    for run in (b"\x33" * 20_820 + b"\x00", cobs_encode(b"\x01" * 1_500) + b"\x00"):
+        decoder = FrameDecoder()
+        assert decoder.feed(run) == []
+        packets = [Captured(0, V, piece) for piece in FrameCutter().feed(run)]
+        rows = fields(write_pcap(tmp_path / "c.pcap", packets), "link1.dropped")
+        assert [row[0] for row in rows] == [reason.value for reason in decoder.dropped]
+
+
+def fragments_of_other_counts() -> list[Frame]:
+    """A message of two fragments, a stray one of three in between, and one whose own count changes."""
+    text = b'{"body":{"x":"' + b"x" * 1_500 + b'"},"type":"resolve","v":1}'
+    halves = text[:1024], text[1024:]
+
+    def half(index: int, count: int, mid: int) -> Frame:
+        return Frame(FrameKind.DATA, sess=1, mid=mid, index=index, count=count, payload=halves[index])
+
+    stray = Frame(FrameKind.DATA, sess=1, mid=0, index=0, count=3, payload=b"y" * 1_024)
+    return [half(0, 2, 0), stray, half(1, 2, 0), half(0, 3, 1), half(1, 2, 1)]
+
+
+OF_OTHER_COUNTS = [("", ""), ("", "count_changed"), ("resolve", ""), ("", ""), ("", "count_changed")]
+"""Type and drop of each of these frames."""
+
+
+def test_an_end_takes_fragments_of_one_count() -> None:
+    receiver = ChannelReceiver()
+    taken = [receiver.take(frame) for frame in fragments_of_other_counts()]
+    assert [one.dropped or "" for one in taken] == [why for _, why in OF_OTHER_COUNTS]
+    assert [one.message is not None for one in taken] == [type_ != "" for type_, _ in OF_OTHER_COUNTS]
+
+
+def test_the_monitor_puts_together_what_an_end_puts_together(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "c.pcap", [sent(D, frame) for frame in fragments_of_other_counts()])
+    lines = monitor("--file", str(path))
+    assert [(line.get("type", ""), line.get("dropped", "")) for line in lines] == OF_OTHER_COUNTS
+
+
+@needs_tshark
+@pytest.mark.parametrize("passes", [(), ("-2",)])
+def test_wireshark_puts_together_what_an_end_puts_together(tmp_path: Path, passes: tuple[str, ...]) -> None:
+    path = write_pcap(tmp_path / "c.pcap", [sent(D, frame) for frame in fragments_of_other_counts()])
+    lines = tshark(path, *passes, "-T", "fields", "-e", "link1.type", "-e", "link1.dropped")
+    assert [tuple(line.split("\t")) for line in lines] == OF_OTHER_COUNTS
 
 
 @needs_tshark

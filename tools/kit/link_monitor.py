@@ -8,9 +8,10 @@ import select
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import BufferedReader, BytesIO
 
 from link1.canonical import JsonObject, read_strict
+from link1.channels import ChannelReceiver, Taken
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, Frame, FrameDecoder, FrameKind
 from link1.transport.serial_port import Port
@@ -27,7 +28,7 @@ class FrameLog:
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
-        self._partial: OrderedDict[tuple[Channel, int, int], dict[int, bytes]] = OrderedDict()
+        self._partial: OrderedDict[tuple[Channel, int, int], ChannelReceiver] = OrderedDict()
         self._dropped_before = 0
 
     def feed(self, data: bytes) -> list[JsonObject]:
@@ -48,26 +49,27 @@ class FrameLog:
             line["sess"] = f"{frame.sess:02x}"
         else:
             line["tags"] = [frame.payload[at : at + 8].hex() for at in range(0, len(frame.payload), 8)]
+            self._partial.clear()  # another session: what is unfinished stays so
         if frame.kind is FrameKind.HINT:
             line |= _message(frame.payload)
         if frame.kind is FrameKind.DATA:
             line |= {"fragment": frame.index + 1, "of": frame.count, "bytes": len(frame.payload)}
-            whole = self._whole(frame)
-            if whole is not None:
-                line |= _message(whole)
+            taken = self._take(frame)
+            if taken.dropped is not None:
+                line["dropped"] = taken.dropped.value
+            if taken.message is not None:
+                line |= _message(taken.message)
         return line
 
-    def _whole(self, frame: Frame) -> bytes | None:
-        """The message that this fragment completes."""
+    def _take(self, frame: Frame) -> Taken:
+        """What an end whose turn this message is makes of a fragment."""
         key = (frame.chan, frame.sess, frame.mid)
-        slices = self._partial.setdefault(key, {})
-        slices[frame.index] = frame.payload
-        if not all(index in slices for index in range(frame.count)):
-            if len(self._partial) > MAX_PARTIAL_MESSAGES:
-                self._partial.popitem(last=False)
-            return None
-        del self._partial[key]
-        return b"".join(slices[index] for index in range(frame.count))
+        taken = self._partial.setdefault(key, ChannelReceiver(expected_mid=frame.mid)).take(frame)
+        if taken.message is not None:
+            del self._partial[key]
+        elif len(self._partial) > MAX_PARTIAL_MESSAGES:
+            self._partial.popitem(last=False)
+        return taken
 
 
 def _message(data: bytes) -> JsonObject:
@@ -99,16 +101,17 @@ class CableLog:
         return [who | line for line in self._logs[piece.direction].feed(piece.data)]
 
 
-def pieces_of_file(file: BinaryIO, direction: Direction) -> Iterator[Captured]:
-    """Bytes as they were captured, or the packets of a pcap file; raises FormatError for a damaged one."""
+def pieces_of_file(file: BufferedReader | BytesIO, direction: Direction) -> Iterator[Captured]:
+    """Bytes as they were captured, or the packets of a pcap file; raises FormatError for a damaged one. Of a
+    pipe every piece comes when it is there."""
     magic = file.read(4)
     if is_capture(magic):
         yield from read_pcap(file, magic)
         return
-    piece = magic + file.read(READ_BYTES)
+    piece = magic
     while piece:
         yield Captured(_now_us(), direction, piece)
-        piece = file.read(READ_BYTES)
+        piece = file.read1(READ_BYTES)
 
 
 def pieces_of_port(port: Port, direction: Direction) -> Iterator[Captured]:

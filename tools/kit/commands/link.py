@@ -1,8 +1,8 @@
 """`palmctl link`: a virtual cable, and a look at what passes on a real one."""
 
 import json
+import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,8 @@ def monitor(
     try:
         with ExitStack() as stack:
             if capture is not None:
-                file = sys.stdin.buffer if str(capture) == "-" else stack.enter_context(capture.open("rb"))
-                pieces = pieces_of_file(file, direction)
+                file = capture.open("rb") if str(capture) != "-" else os.fdopen(0, "rb", closefd=False)
+                pieces = pieces_of_file(stack.enter_context(file), direction)
             else:
                 device = stack.enter_context(
                     closing(open_port(str(port), baud=baud, exclusive=through is not None))

@@ -14,6 +14,7 @@ local DIRECTIONS = { [0] = "unknown", [1] = "device to validator", [2] = "valida
 local ENDS = { [0] = { "?", "?" }, [1] = { "device", "validator" }, [2] = { "validator", "device" } }
 local DATA, ACK, RST, RSTACK, HINT = 1, 2, 4, 5, 8
 local HEADER_BYTES, CRC_BYTES, TAG_BYTES, MAX_FRAGMENTS, MAX_PAYLOAD_BYTES = 8, 4, 8, 4, 1024
+local MAX_ENCODED_BYTES = 1041 -- without the 0x00: an end looks at no more
 local PAYLOAD_BYTES = { [2] = 0, [4] = 8, [5] = 16, [6] = 0, [7] = 0 } -- kinds whose payload has one size
 
 local f = {
@@ -114,12 +115,12 @@ end
 
 -- Fragments seen so far, messages seen whole, and for each packet what was found out: Wireshark dissects a
 -- packet again and again, in any order, after the first pass in order.
-local partial, whole, delivered = {}, {}, {}
+local partial, whole, delivered, changed = {}, {}, {}, {}
 -- Sessions: the tag that each end (by the direction of its frames) has now, the first bytes of those it had,
 -- whether its RST is unanswered, and of each packet the number of its session and why it is none of that.
 local tags, former, resetting, session, sessions, placed
 function link1.init()
-  partial, whole, delivered = {}, {}, {}
+  partial, whole, delivered, changed = {}, {}, {}, {}
   tags, former, resetting = {}, { {}, {} }, {}
   session, sessions, placed = 0, {}, {}
 end
@@ -157,10 +158,11 @@ end
 
 local function assemble(pinfo, key, index, count, payload)
   if not pinfo.visited then
-    local slices = partial[key]
-    if slices == nil or slices.count ~= count then
-      slices = { count = count, have = 0 }
-      partial[key] = slices
+    local slices = partial[key] or { count = count, have = 0 }
+    partial[key] = slices
+    if slices.count ~= count then
+      changed[pinfo.number] = true -- an end keeps what it has
+      return nil
     end
     if slices[index] == nil then slices.have = slices.have + 1 end
     slices[index] = payload
@@ -205,7 +207,9 @@ function link1.dissector(buffer, pinfo, tree)
     return buffer:len()
   end
 
-  local raw = cobs_decode((buffer(1):raw():gsub("%z+$", "")))
+  local encoded = buffer(1):raw():gsub("%z+$", "")
+  if #encoded > MAX_ENCODED_BYTES then return drop("too_long") end
+  local raw = cobs_decode(encoded)
   if raw == nil then return drop("bad_cobs") end
   if #raw < HEADER_BYTES + CRC_BYTES then return drop("too_short") end
   local frame = ByteArray.new(raw, true):tvb("LINK/1 frame")
@@ -254,6 +258,7 @@ function link1.dissector(buffer, pinfo, tree)
     if m.kind == DATA and at.stale == nil then
       local key = string.format("%d %d %d %d %d", at.number, direction, m.chan, m.sess, m.mid)
       local message = assemble(pinfo, key, m.index, m.count, payload)
+      if changed[pinfo.number] then return drop("count_changed") end
       if message ~= nil then
         info = info .. " " .. show_message(message.text, pinfo, subtree, tree)
         if message.again then
