@@ -110,7 +110,9 @@ def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) ->
 
 
 def _advice(error: serial.SerialException) -> str:
-    match error.errno:
+    # Where pyserial fails to configure a port, the number is in the error that it met.
+    met = error.__context__
+    match met.args[0] if isinstance(met, termios.error) else error.errno:
         case errno.ENOENT:
             return "there is no such port; plug the cable in, or name another port"
         case errno.EACCES:
@@ -122,5 +124,7 @@ def _advice(error: serial.SerialException) -> str:
             )
         case errno.EAGAIN:
             return "another program holds the port; stop it first"
+        case errno.ENOTTY | errno.EISDIR:
+            return "is no serial port; name another port"
         case _:
             return f"cannot be opened ({error})"

@@ -216,7 +216,8 @@ def test_a_port_is_opened_raw_non_blocking_and_exclusive() -> None:
 def test_what_is_no_port_is_refused_with_advice(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(TransportError, match="file"):
-        open_port(str(file))
+    for path in (str(file), "/dev/null", str(tmp_path)):
+        with pytest.raises(TransportError, match=f"^{path}: is no serial port; name another port$"):
+            open_port(path)
     with pytest.raises(TransportError, match="there is no such port"):
         open_port(str(tmp_path / "absent"))

@@ -116,7 +116,8 @@ def test_nobody_there_is_exit_3_and_wrong_usage_exit_2(tmp_path: Path) -> None:
     )
     absent = ran("dbd", "conform", "--port", str(tmp_path / "absent"), *common)
     assert absent.returncode == 3
-    assert "there is no such port" in absent.stderr
+    (said,) = absent.stderr.splitlines()
+    assert said.startswith(f"palmctl: {tmp_path / 'absent'}: there is no such port")
     assert ran("dbd", "conform", "--port", "x").returncode == 2
     assert ran("dbd", "conform", "--port", "x", *common, "--only", "nonsense").returncode == 2
     assert ran("dbd", "conform", "--port", "x", *common, "--as-device").returncode == 2

@@ -290,7 +290,8 @@ def conform(  # noqa: C901 (options, one after the other)
                 lambda finding: click.echo(line(finding)),
             )
     except (NobodyThere, TransportError) as error:
-        click.echo(f"palmctl: {port}: {error}", err=True)
+        # A TransportError names the port itself.
+        click.echo(f"palmctl: {f'{port}: ' if isinstance(error, NobodyThere) else ''}{error}", err=True)
         sys.exit(3)
     except (FormatError, HandError) as error:
         raise click.ClickException(str(error)) from None
