@@ -1476,8 +1476,8 @@ static void take_message(struct json message, bool hint, uint64_t now)
     const char *about = which < TYPE_COUNT ? TYPES[which].name : "message";
     if (wrong == NULL && hint != (type == T_GUIDE))
         wrong = "malformed";
-    if (wrong == NULL && shake.state != PROVEN && type > T_ERROR)
-        wrong = "unpaired";
+    if (shake.state != PROVEN && (wrong == NULL ? type > T_ERROR : strcmp(wrong, "unsupported_type") == 0))
+        wrong = "unpaired"; /* to a type that is not known too */
     if (wrong != NULL) {
         if (!hint && type != T_ERROR) /* hints and errors are never answered */
             owe_error(wrong, about);
