@@ -241,6 +241,17 @@ async def test_more_than_it_can_hold_is_collected_again_later() -> None:
         assert len(api.submitted) <= MAX_WAITING
 
 
+async def test_the_outbox_is_not_collected_over_and_over_while_the_service_is_away() -> None:
+    api = Api(failing=503)
+    async with office(api) as here:
+        for seq in range(1, MAX_WAITING + 3):
+            here.collects(seq, canonical_bytes(a_record(seq)))
+        assert here.asks_after() == MAX_WAITING + 2
+        api.failing = None
+        await until_async(lambda: len(api.submitted) == MAX_WAITING)
+        await until_async(lambda: here.asks_after() == 0)  # the device has the rest
+
+
 @dataclass
 class SlowApi(Api):
     """The service takes its time with what it is given."""
@@ -259,12 +270,11 @@ async def test_a_queue_that_fills_while_the_service_is_at_work_loses_nothing() -
     async with office(api, api.answer_later) as here:
         here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
         await until_async(lambda: any(request.method == "POST" for request in api.asked))
-        for seq in range(2, MAX_WAITING + 2):  # with the last one the queue is full and emptied
-            here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
-        for seq in range(1, 4):  # and the device is asked for everything again
+        for seq in range(2, MAX_WAITING + 2):  # the last one finds no room
             here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
         api.may_answer.set()
-        await until_async(lambda: api.submitted == [1, 1, 2, 3])
+        await until_async(lambda: api.submitted == [*range(1, MAX_WAITING + 1)])
+        await until_async(lambda: here.asks_after() == 0)  # and the device is asked for everything again
 
 
 @pytest.mark.parametrize("forged", [b"\x00", b"{}"], ids=["no object", "no record"])

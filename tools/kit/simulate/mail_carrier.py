@@ -67,6 +67,8 @@ class MailCarrier:
         self._stopped_at: int | None = None
         self._trouble = ""
         self._spoilt = False
+        self._left_out = False
+        """Records were collected that found no room: they are collected again once those before are gone."""
         self._collect_again_from_s = 0.0
 
     def device_met(self, device_id: str) -> None:
@@ -99,8 +101,7 @@ class MailCarrier:
         if len(self._outgoing) < MAX_WAITING:
             self._outgoing.append((seq, record))
         else:
-            self._mail.pull_again()  # restarts once there is room; the device keeps everything
-            self._outgoing.clear()
+            self._left_out = True  # the device keeps everything
         self._news.set()
 
     def _not_taken(self, seq: int, reason: str) -> None:
@@ -201,6 +202,10 @@ class MailCarrier:
                     "rejected": rejected,
                 }
             )
+        if self._left_out:
+            self._left_out = False
+            self._mail.pull_again()
+            self._kick()
 
 
 class _Answered(Exception):
