@@ -37,7 +37,7 @@ class Fault(StrEnum):
 
 
 NO_TURN_AFTER = frozenset({Fault.NO_PASSAGE, Fault.DROP_DECISION, Fault.RESET_AFTER_VERDICT})
-"""Faults after which no passage is reported: without its decision a device would take it for a wrong one."""
+"""Faults after which no passage is reported: one without its decision would be a second fault."""
 
 FaultOf = Callable[[Verdict], Fault | None]
 
