@@ -356,11 +356,6 @@ def _nothing(_right: Any) -> Any:
     return lambda *_given, **_named: None
 
 
-def _told_as_if_kept(right: Any) -> Any:
-    """What the engine remembers of an end counts as what the journal has of it."""
-    return lambda self, known, _journaled, about: right(self, known, known, about)
-
-
 def _applied_not_kept(right: Any) -> Any:
     """The inbox position is acknowledged from memory; the disk gets it with the next one."""
 
@@ -570,13 +565,6 @@ FAULTS: Final = (
         "_keep_only",
         _nothing,
         first_seed=WIDER_FROM,
-    ),
-    PlantedFault(
-        "an end that the disk refused is repeated before it is kept",
-        engine.TransactionEngine,
-        "_tell_end",
-        _told_as_if_kept,
-        first_seed=1_002_538,
     ),
     PlantedFault("a wipe is reported to no one", wipe.Wipe, "unconfirmed", _constant(lambda _wipe: None)),
     PlantedFault(
