@@ -76,7 +76,8 @@ class ServerAddress:
             host = parsed.host
         except (httpx.InvalidURL, UnicodeError):
             raise ServerAddressError("the cloud url is not a URL; expected https://host[:port]") from None
-        if parsed.scheme not in ("http", "https") or not host or not 1 <= (parsed.port or 1) <= 65_535:
+        port = 443 if parsed.port is None else parsed.port
+        if parsed.scheme not in ("http", "https") or not host or not 1 <= port <= 65_535:
             raise ServerAddressError("the cloud url must look like https://host[:port]")
         if not contract.is_host(host):
             raise ServerAddressError("the cloud url's host is neither a name nor an address")

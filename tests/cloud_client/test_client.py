@@ -287,6 +287,7 @@ async def test_nobody_listening_is_unreachable() -> None:
         "https://cloud.example/?x=1",
         "https://cloud.example/#f",
         "https://cloud.example:99999",
+        "https://cloud.example:0",
         "https://cloud..example",
         "https://cloud. example",
         f"https://{'a' * 64}.example",
