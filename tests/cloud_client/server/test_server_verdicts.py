@@ -156,6 +156,31 @@ def test_a_second_decision_is_a_dispute(device: SimDevice, partner: Partner, dbd
     assert states(partner) == ["conflict"]
 
 
+@pytest.mark.parametrize("unknown_first", [False, True])
+def test_a_second_decision_by_an_unknown_key_is_a_dispute_in_any_order(
+    device: SimDevice, partner: Partner, dbd: SigningKey, unknown_first: bool
+) -> None:
+    verdict = device.verdict()
+    given = [decision(verdict, dbd), decision(verdict, SigningKey.generate(), decision_seq=2)]
+    for each in reversed(given) if unknown_first else given:
+        device.upload(item(verdict, decided=each))
+    assert states(partner) == ["conflict"]
+    assert partner.get(f"/v1/verdicts/{object_ref(verdict)}")["signed_decision"] == given[0]
+
+
+@pytest.mark.parametrize("unknown_first", [False, True])
+def test_a_second_passage_by_an_unknown_key_is_a_dispute_in_any_order(
+    turnstile: SimDevice, partner: Partner, dbd: SigningKey, unknown_first: bool
+) -> None:
+    verdict = turnstile.verdict()
+    decided = decision(verdict, dbd)
+    given = [passage(verdict, dbd), passage(verdict, SigningKey.generate(), at_ms=1)]
+    for each in reversed(given) if unknown_first else given:
+        turnstile.upload(item(verdict, decided=decided, passed=each))
+    assert states(partner) == ["conflict"]
+    assert partner.get(f"/v1/verdicts/{object_ref(verdict)}")["signed_passage"] == given[0]
+
+
 def test_gaps_in_the_chain(device: SimDevice, partner: Partner, dbd: SigningKey) -> None:
     first, second, third = (device.verdict() for _ in range(3))
     done = [item(verdict, decided=decision(verdict, dbd)) for verdict in (first, second, third)]

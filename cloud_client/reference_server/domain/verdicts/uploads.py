@@ -297,9 +297,10 @@ def _take_part(take: _Upload, verdict_id: str, item: JsonObject, part: _Part[V])
         text = _text(wrapper)
     except (FormatError, SignatureError) as error:
         raise _RefusedItem(part.bad, error) from None
-    held = row[part.member]
+    held: str | None = row[part.member]
     # What was kept unverified is verified once the validator's key is known and it is sent again.
-    if held is None or (verified and not row[part.verified]):
+    replaces = held is None or (verified and not row[part.verified])
+    if replaces:
         take.tx.run(
             f"""UPDATE verdicts SET {part.member} = :text, {part.verified} = :verified,
                        change_no = :change_no
@@ -309,8 +310,8 @@ def _take_part(take: _Upload, verdict_id: str, item: JsonObject, part: _Part[V])
             change_no=take.change_no,
             verdict_id=verdict_id,
         )
-    elif held != text:
-        _keep_evidence(take, verdict_id, part.bad, wrapper)
+    if held is not None and held != text:
+        _keep_evidence(take, verdict_id, part.bad, json.loads(held) if replaces else wrapper)
 
 
 def _verified(take: _Upload, dbd_id: str, wrapper: object, part: _Part[V]) -> bool:
