@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,15 +41,31 @@ def test_what_is_no_line_is_none() -> None:
         assert read_line(text) is None
 
 
-def test_why_journalctl_shows_nothing_is_its_own_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "journalctl"
-    program.write_text("#!/bin/sh\necho 'Failed to parse timestamp: yesterdya' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("tools.palmctl.unit_logs.BOOTED", tmp_path)
+@pytest.fixture
+def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in journalctl's place."""
+
+    def replace(script: str) -> None:
+        program = tmp_path / "journalctl"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setattr("tools.palmctl.unit_logs.BOOTED", tmp_path)
+
+    return replace
+
+
+def test_why_journalctl_shows_nothing_is_its_own_word(journalctl: Callable[[str], None]) -> None:
+    journalctl("echo 'Failed to parse timestamp: yesterdya' >&2\nexit 1")
     done = CliRunner().invoke(main, ["logs", "--since", "yesterdya", "--json"])
     assert done.exit_code == 1
     error = json.loads(done.stdout)["error"]
     assert "(Failed to parse timestamp: yesterdya); correct --since" in error["message"]
+
+
+def test_a_long_line_is_shown(journalctl: Callable[[str], None]) -> None:
+    """Without --all, journalctl's JSON has null for every member of over 4,096 bytes."""
+    said = "ERROR " + "x" * 5_000
+    whole, cut = entry(MESSAGE=said), entry(MESSAGE=None)
+    journalctl(f"case \"$*\" in *--all*) echo '{whole}';; *) echo '{cut}';; esac")
+    assert json.loads(CliRunner().invoke(main, ["logs", "--json"]).stdout)["text"] == said

@@ -218,7 +218,7 @@ def _udev(case: Case) -> dict[str, list[str]]:
 def _log() -> tuple[list[str], list[str]]:
     """The last lines of the daemons, and those among them that report a change of health."""
     try:
-        command = journalctl(UNITS, "--output=json", f"--lines={LOG_LINES}")
+        command = journalctl(UNITS, f"--lines={LOG_LINES}")
         with following(command) as found:
             lines = [(f"{line.at_ms} {line.unit} {line.level}", line.text) for line in found]
     except ToolError as error:

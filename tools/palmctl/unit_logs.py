@@ -30,7 +30,7 @@ class LogLine:
 
 
 def journalctl(units: Sequence[str], *options: str) -> list[str]:
-    """The command that shows these units. Raises LogsUnavailable."""
+    """The command that shows these units, for `read_line`. Raises LogsUnavailable."""
     program = shutil.which("journalctl")
     kept = BOOTED.is_dir() or any(next(place.glob("*/*.journal"), None) for place in JOURNALS)
     if program is None or not kept:
@@ -38,12 +38,14 @@ def journalctl(units: Sequence[str], *options: str) -> list[str]:
             "journald does not run here; palmd and palm-syncd write their log to standard error: look where "
             "the program that started them keeps it (a container: docker logs NAME)"
         )
-    return [program, "--quiet", "--no-pager", *(f"--unit={unit}.service" for unit in units), *options]
+    # All: of a line over 4,096 bytes it would say null.
+    shown = ("--quiet", "--no-pager", "--output=json", "--all")
+    return [program, *shown, *(f"--unit={unit}.service" for unit in units), *options]
 
 
 @contextmanager
 def following(command: Sequence[str]) -> Iterator[Iterator[LogLine]]:
-    """The lines of a `journalctl --output=json` command while it runs; ended with the block."""
+    """The lines of a `journalctl` command while it runs; ended with the block."""
     with os.fdopen(os.memfd_create("complaints"), "w+") as complaints:  # in memory: a disk may be full
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
         try:

@@ -23,7 +23,7 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
 
     Exit code 0: shown. 1: journald refused. 3: there is no journald here.
     """
-    options = ["--output=json"]
+    options = []
     if since is not None:
         options.append(f"--since={since}")
     if lines is not None or since is None:
