@@ -32,6 +32,14 @@ def test_rates_are_of_the_last_minute() -> None:
     assert late.frames_s == 30 and late.passages_min == 2
 
 
+def test_a_line_a_minute_or_an_hour_has_rates_too() -> None:
+    recent = Recent()
+    recent.add(0, at(10, 0))
+    assert recent.add(60.001, at(70, 1800)).passages_min == pytest.approx(60, rel=0.01)
+    late = recent.add(3660.001, at(130, 109_800))
+    assert late.passages_min == 1 and late.frames_s == 30
+
+
 def test_a_daemon_started_anew_begins_a_new_window() -> None:
     recent = Recent()
     recent.add(0, at(10, 5000))

@@ -180,7 +180,8 @@ def _yes(value: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Over the window, or as long as there are statuses: None while there is only one."""
+    """Over the window, or from one status to the next where they are further apart; None while there is only
+    one."""
 
     passages_min: float | None
     frames_s: float | None
@@ -188,7 +189,8 @@ class Rates:
 
 
 class Recent:
-    """The statuses of the last minute, each with when it was read (monotonic seconds)."""
+    """The statuses of the last minute, and the one before the newest however old it is; each with when it was
+    read (monotonic seconds)."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, tuple[int, int, int]]] = deque()
@@ -199,7 +201,7 @@ class Recent:
         if self._seen and (now[0] < self._seen[-1][1][0] or now[1] < self._seen[-1][1][1]):
             self._seen.clear()
         self._seen.append((at_s, now))
-        while at_s - self._seen[0][0] > WINDOW_S:
+        while len(self._seen) > 2 and at_s - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
         since_s, before = self._seen[0]
         span_s = at_s - since_s
