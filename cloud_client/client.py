@@ -119,7 +119,7 @@ class Answer:
 
     @property
     def server_time_ms(self) -> int | None:
-        """The server's clock, if it was sent."""
+        """The server's clock (epoch), if it was sent; None also for a time before 1970."""
         text = self.headers.get(contract.SERVER_TIME_HEADER, "")
         if not _SERVER_TIME.fullmatch(text):
             return None
@@ -127,7 +127,8 @@ class Answer:
             moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
         except ValueError:
             return None
-        return round(moment.timestamp() * 1000)
+        at_ms = round(moment.timestamp() * 1000)
+        return at_ms if at_ms >= 0 else None
 
     def has_type(self, media_type: str) -> bool:
         """Whether its Content-Type is `media_type`, with any parameters."""

@@ -306,6 +306,16 @@ async def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: 
         await until_async(lambda: told[-1] == OVER)
 
 
+async def test_a_time_that_no_clock_shows_does_not_hold_up_the_order_to_wipe(tmp_path: Path) -> None:
+    """The header is unsigned, and a proxy before the service may set it; the order in the body is signed."""
+    cloud, wipe = Cloud(), {"wipe_id": "w", "reason": "lost"}
+    status = device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
+    told_time = {"Svc-Server-Time": "1969-12-31T23:59:59.000Z"}
+    cloud.faults["/v1/devices/self/status"] = [lambda _request: respond(200, status, **told_time)] * 99
+    async with running_core(tmp_path) as core, carrying(cloud, core.socket):
+        await until_async(lambda: core.heard.wiped == ["w"])
+
+
 async def test_a_second_confirmation_that_is_answered_with_401_counts_as_done(tmp_path: Path) -> None:
     cloud = Cloud()
     wipe = {"wipe_id": "w", "reason": "lost"}
