@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from device import APP_PACKAGE
 from device.errors import StateError, TrustError, UpdateRefused
@@ -56,6 +56,7 @@ UNTRUSTED: Final = "untrusted"
 INSTALLED_WITHIN_MS: Final = 15 * 60 * 1000
 """The most that `palm-update.service` takes (TimeoutStartSec)."""
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -87,6 +88,7 @@ class UpdateDesk:
         self.unsaved = self.opened.unsaved
         """Why the state is not on the disk; empty when it is."""
         self._thread = StoreThread("update")
+        self._is_wiped = False
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
         self.software = _installed_version() or self.app_version
@@ -142,7 +144,7 @@ class UpdateDesk:
     def abandon(self) -> None:
         """The device is being wiped: write nothing more."""
         self._store.stop.set()
-        self.state, self.fault = None, "this device is wiped"
+        self._is_wiped, self.state, self.fault = True, None, "this device is wiped"
 
     # Manifests and chunks
 
@@ -175,9 +177,9 @@ class UpdateDesk:
             raise
         await self._put(after)
         self._begin_again()
-        await self._thread.do(lambda: self._store.tidy(after))
+        await self._do(lambda: self._store.tidy(after))
         try:
-            await self._thread.do(lambda: self._store.begin(manifest))
+            await self._do(lambda: self._store.begin(manifest))
         except UpdateRefused as refused:
             await self._put(given_up(after, refused.code))
             raise
@@ -238,7 +240,7 @@ class UpdateDesk:
             except UpdateRefused as refused:
                 _log.error("release %d cannot be continued: %s", manifest.release_seq, refused)
                 return None
-            index = await self._thread.do(lambda: self._store.missing(manifest, self._fetched))
+            index = await self._do(lambda: self._store.missing(manifest, self._fetched))
         return None if index is None else (manifest.release_seq, index)
 
     async def _find_chunks(self, manifest: Manifest) -> int:
@@ -246,7 +248,7 @@ class UpdateDesk:
 
         It is given up where the power failed before its space was allocated, and there is none any more."""
         try:
-            return len(await self._thread.do(lambda: self._store.chunks_here(manifest)))
+            return len(await self._do(lambda: self._store.chunks_here(manifest)))
         except UpdateRefused as refused:
             await self._drop(given_up(self._usable(), refused.code))
             raise
@@ -263,7 +265,7 @@ class UpdateDesk:
         if after.receiving is not before.receiving:
             self._begin_again()
         if after.withdrawn != before.withdrawn:
-            await self._thread.do(lambda: self._store.tidy(after))
+            await self._do(lambda: self._store.tidy(after))
             _log.warning("release %d is withdrawn by the service", after.withdrawn[-1].release_seq)
 
     def _begin_again(self) -> None:
@@ -290,7 +292,7 @@ class UpdateDesk:
                 return
             if self.have < manifest.chunk_count:
                 await self._find_chunks(manifest)
-                self.have = await self._thread.do(lambda: self._store.take(manifest, chunk))
+                self.have = await self._do(lambda: self._store.take(manifest, chunk))
                 self._fetched = chunk.index
         self._finish_if_whole()
 
@@ -304,8 +306,8 @@ class UpdateDesk:
     async def _verify(self, manifest: Manifest) -> None:
         """All chunks are present: verify the whole, and put it where it waits for its turn."""
         try:
-            payload = await self._thread.do(lambda: self._store.check_whole(manifest))
-            model_id = await self._thread.do(lambda: self._tested(manifest, payload))
+            payload = await self._do(lambda: self._store.check_whole(manifest))
+            model_id = await self._do(lambda: self._tested(manifest, payload))
             if model_id is None:
                 self._read(manifest.wrapper)  # as root's installer will: its chunks may have taken weeks
         except TrustError as error:
@@ -333,11 +335,11 @@ class UpdateDesk:
     async def _settle(
         self, manifest: Manifest, change: Callable[[UpdateState], UpdateState], app: Path | None = None
     ) -> None:
-        """Save the change, unless the release was withdrawn or replaced meanwhile. `app`: verified software,
-        which takes effect from here on."""
+        """Save the change, unless the release was withdrawn or replaced, or the device wiped, meanwhile.
+        `app`: verified software, which takes effect from here on."""
         async with self._changing:
-            state = self._usable()
-            if state.receiving is not manifest:
+            state = self.state
+            if state is None or state.receiving is not manifest:
                 return
             if app is not None and not state.may_switch(manifest.release_seq, self.now_ms()):
                 _log.info("release %d is whole and waits for an offer", manifest.release_seq)
@@ -346,13 +348,15 @@ class UpdateDesk:
                 return
             try:
                 if app is not None:
-                    await self._thread.do(lambda: self._store.hand_over_app(manifest, app))
+                    await self._do(lambda: self._store.hand_over_app(manifest, app))
                 after = change(state)
                 await self._put(after)
-                await self._thread.do(lambda: self._store.tidy(after))
+                await self._do(lambda: self._store.tidy(after))
             except StateError as error:
                 _log.error("release %d: %s; the next start tries again", manifest.release_seq, error)
                 return
+            except UpdateRefused:
+                return  # a wipe has begun
         if after.failed is None:
             _log.info("release %d is verified and waits for its turn", manifest.release_seq)
 
@@ -378,7 +382,7 @@ class UpdateDesk:
             return
         self.opened = replace(self.opened, copy_id=None)
         try:
-            await self._thread.do(lambda: keep_shipped(self._store))
+            await self._do(lambda: keep_shipped(self._store))
         except StateError as error:
             _log.error("%s; the next start tries again", error)
 
@@ -411,7 +415,7 @@ class UpdateDesk:
             if state.app is not None and state.app.release_seq == release_seq:
                 after = app_settled(state, code)
                 await self._put(after)
-                await self._thread.do(lambda: self._store.tidy(after))
+                await self._do(lambda: self._store.tidy(after))
 
     async def give_up_untrusted_app(self, listed: Callable[[], Sequence[PublicKey]]) -> None:
         """Software that `palm-update.service` passes over, which notes nothing that it could not verify: its
@@ -441,10 +445,24 @@ class UpdateDesk:
             raise UpdateRefused("updates_unusable", self.fault)
         return self.state
 
+    async def _do(self, work: Callable[[], T]) -> T:
+        """`work` on the thread. Raises UpdateRefused when a wipe has begun before its turn."""
+
+        def unless_wiped() -> T:
+            self._check_not_wiped()
+            return work()
+
+        return await self._thread.do(unless_wiped)
+
+    def _check_not_wiped(self) -> None:
+        if self._is_wiped:
+            raise UpdateRefused("updates_unusable", self.fault)
+
     async def _put(self, state: UpdateState) -> None:
-        """Save the state, then put it in force."""
+        """Save the state, then put it in force. Raises UpdateRefused when a wipe has begun, StateError."""
         if state != self.state or self.unsaved:
-            await self._thread.do(lambda: self._store.save(state))
+            await self._do(lambda: self._store.save(state))
+            self._check_not_wiped()
             self.state, self.unsaved = state, ""
             self._changed()
 

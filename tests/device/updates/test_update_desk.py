@@ -5,6 +5,7 @@ import contextlib
 import json
 import shutil
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,6 +49,14 @@ async def settled() -> None:
     """Until the desk's task has ended."""
     tasks = [task for task in asyncio.all_tasks() if task.get_name() == "update"]
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def erase(state_dir: Path) -> list[str]:
+    """Remove the folders of the desk; their names."""
+    folders = list(state_dir.iterdir())
+    for folder in folders:
+        shutil.rmtree(folder)
+    return [folder.name for folder in folders]
 
 
 def waiting(desk: UpdateDesk) -> int | None:
@@ -264,6 +273,37 @@ def test_a_self_test_that_cannot_be_started_is_said_and_done_at_the_next_start(
     assert "release 7: the model's self-test cannot be started (No such file" in caplog.text
     assert "the next start tries again" in caplog.text
     assert waiting(run(tmp_path, lambda _desk: settled())) == 7
+
+
+async def test_what_waited_for_its_turn_when_a_wipe_began_writes_nothing_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A change of the state waits behind a self-test, which takes seconds; the wipe does not wait for it."""
+    loop, began, goes_on, payload = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), model()
+
+    def long_test(folder: Path) -> str:
+        model_id = tiny_model(folder)
+        loop.call_soon_threadsafe(began.set)
+        goes_on.wait(20)
+        return model_id
+
+    async with one_life(tmp_path, test_model=long_test) as desk:
+        await desk.take_manifest(signed(release(payload, 7)))
+        for body in chunk_bodies(payload, 7, CHUNK):
+            await desk.take_chunk(body)
+        await began.wait()
+        tasks = [task for task in asyncio.all_tasks() if task.get_name() == "update"]
+        change = asyncio.create_task(desk.withdraw(7))
+        await asyncio.sleep(0)
+        desk.abandon()
+        erase(tmp_path)
+        goes_on.set()
+        with pytest.raises(UpdateRefused, match="wiped"):
+            await change
+        assert await asyncio.gather(*tasks) == [None]
+        assert desk.state is None
+    assert erase(tmp_path) == []
+    assert caplog.text == ""
 
 
 async def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
