@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import cv2
@@ -194,13 +195,15 @@ class HandJoints:
 
 
 class HandLandmarks:
-    """The two networks, loaded and proved; may be asked by one thread at a time."""
+    """The two networks, loaded and proved; may be asked by several threads, which take turns at the joints:
+    two runs at once would take memory twice, and ``forget`` overwrites it once."""
 
     def __init__(self, detector: Path, landmarks: Path) -> None:
         """Load two ONNX files without their self test; all but the build use ``open_landmarks``."""
         self._detector = open_session(detector)
         # The heap has to grow whenever it has no four MiB in one piece, which each picture takes.
         self._landmarks = open_session(landmarks, keeps_memory=True)
+        self._turn = Lock()
         self._keeps_a_hand = False
         self._anchors = _anchors()
 
@@ -239,20 +242,21 @@ class HandLandmarks:
 
     def forget(self) -> None:
         """Overwrite what the last hand has left in the network's memory; cheap where nothing is left."""
-        if self._keeps_a_hand:
-            self._landmarks.run(None, {"picture": np.zeros((1, PIECE_PX, PIECE_PX, 3), np.float32)})
-        self._keeps_a_hand = False
+        with self._turn:
+            if self._keeps_a_hand:
+                self._landmarks.run(None, {"picture": np.zeros((1, PIECE_PX, PIECE_PX, 3), np.float32)})
+            self._keeps_a_hand = False
 
     def joints(self, pixels: NDArray[np.uint8], spot: Spot) -> HandJoints | None:
         """The joints of the hand at a place of a picture (h, w, 3) BGR; None where none is. Never raises."""
         if not spot.side >= 8.0:
             return None
         matrix = spot.matrix(PIECE_PX)
-        piece = _piece(pixels, matrix)
-        self._keeps_a_hand = True
-        points, chance, right, _ = (
-            out[0] for out in self._landmarks.run(None, {"picture": _as_input(piece)})
-        )
+        picture = _as_input(_piece(pixels, matrix))
+        with self._turn:
+            self._keeps_a_hand = True
+            found = self._landmarks.run(None, {"picture": picture})
+        points, chance, right, _ = (out[0] for out in found)
         if not np.isfinite(points).all() or not float(chance[0]) >= PRESENT:
             return None
         flat = points.reshape(21, 3)[:, :2].astype(np.float64)

@@ -35,9 +35,12 @@ class MeasuredAnswer(WireObject):
 
 
 def measure(frame: CameraFrame, landmarks: HandLandmarks | None) -> MeasuredPicture:
-    """Takes about 20 ms, so not for the loop's thread. `landmarks`: those that the device uses."""
+    """Takes about 20 ms, so not for the loop's thread. `landmarks`: those that the device uses; they forget
+    the hand, because a device that waits for no one may not ask them for a long time."""
     grey = as_grey(frame)
     hand = HandFinder(landmarks=landmarks).find(frame)
+    if landmarks is not None:
+        landmarks.forget()
     judged = assess(frame, hand, cut_palm(frame, hand), None) if isinstance(hand, Hand) else None
     return MeasuredPicture(
         mean=round(float(grey.mean())),

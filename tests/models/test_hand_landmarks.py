@@ -1,8 +1,10 @@
 """Hands found with the published weights, and what a device does without them or with damaged ones."""
 
+import contextlib
 import json
 import math
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from models import hand_landmarks
 from models.crop_geometry import Handedness, similarity_from_valleys
@@ -127,6 +130,38 @@ def test_a_leaning_hand_has_the_crop_of_the_upright_one(landmarks: HandLandmarks
     assert len(as_it_leans) >= hands - hands // 8
     assert np.median(upright) == 1.0
     assert np.median(as_it_leans) < 0.8 * np.median(as_if_upright)
+
+
+class Waiting:
+    """A network whose runs wait for a second one at the same time."""
+
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2, timeout=0.3)
+        self.pictures: list[float] = []
+
+    def run(self, _outputs: None, given: dict[str, NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait()
+        self.pictures.append(float(given["picture"].max()))
+        return [np.zeros((1, length), np.float32) for length in (63, 1, 1, 63)]
+
+
+def test_threads_take_turns_so_that_one_black_picture_overwrites_every_hand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The doctor has a picture measured with the weights that recognition uses at the same time."""
+    network = Waiting()
+    monkeypatch.setattr(hand_landmarks, "open_session", lambda *_path, **_options: network)
+    landmarks, picture = HandLandmarks(tmp_path, tmp_path), np.full((224, 224, 3), 255, np.uint8)
+    spot = Spot(112.0, 112.0, 224.0, (0.0, -1.0))
+    threads = [threading.Thread(target=landmarks.joints, args=(picture, spot)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert network.both.broken  # never two at once
+    landmarks.forget()
+    assert network.pictures == [1.0, 1.0, 0.0]
 
 
 def test_a_palm_is_not_said_to_lean_whose_wrist_is_at_the_edge() -> None:
