@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.reference_server.domain.gallery import log as gallery_log
-from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex, PalmProbe
+from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex, PalmProbe, PalmsFound
 from cloud_client.reference_server.domain.people import enrollments
 from cloud_client.reference_server.domain.tenancy import persons
-from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.engines import connect_store
@@ -356,6 +357,39 @@ def test_forgetting_waits_for_no_search(own_cloud: Cloud) -> None:
 
         # The database has both, so that both are found, whatever was dropped in between.
         assert [alike(seed) for seed in (2, 3, 4, 5, 6)] == [1, 1, 1, 1, 0]
+
+
+def test_a_load_that_breaks_off_is_taken_up_where_it_broke_off(own_cloud: Cloud) -> None:
+    """A database or a key-management token that is away for a moment leaves no palm twice, and none out."""
+    tenant = own_cloud.new_tenant()
+    partner, device, environment = tenant.partner(), tenant.device(), tenant.environment("test")
+    people = [partner.person()["subject_id"] for _ in range(3)]
+    for seed, subject_id in enumerate(people, 1):
+        device.enrol(partner, subject_id, seed=seed)
+    index, vault = PalmIndex(), own_cloud.api.service.vault
+
+    class Breaking(Noted):
+        left = 4
+
+        def one(self, sql: str, **params: Any) -> Row | None:
+            if "vector_ct" in sql:
+                self.left -= 1
+                if self.left < 0:
+                    raise StoreUnavailable("away")
+            return super().one(sql, **params)
+
+    def found() -> list[int]:
+        probes = [PalmProbe("nobody", (vector(seed),), 0.9) for seed in range(2, 8)]
+        return [len(read_once(own_cloud, partial(search, probe=probe)).template_ids) for probe in probes]
+
+    def search(tx: Tx, probe: PalmProbe) -> PalmsFound:
+        return index.search(tx, vault, environment, probe)
+
+    with pytest.raises(StoreUnavailable):
+        read_once(own_cloud, lambda tx: index.catch_up(Breaking(tx), vault, environment))
+    assert found() == [1] * 6
+    partner.delete(f"/v1/subjects/{people[0]}")
+    assert found() == [0, 0, 1, 1, 1, 1]
 
 
 def read_once(cloud: Cloud, work: Callable[[Tx], T]) -> T:

@@ -132,7 +132,7 @@ class _Palms:
         if mark != self.compared:
             self._compare(tx, environment, mark)
             self.compared = mark
-        for template_id in self.missing[-_STEP:]:
+        for template_id in self.missing[: -_STEP - 1 : -1]:
             row = tx.one(
                 """SELECT t.template_id, t.vector_ct, t.subject_id, s.person_key_ct FROM templates t
                    JOIN subjects s ON s.subject_id = t.subject_id WHERE t.template_id = :template_id""",
@@ -140,7 +140,7 @@ class _Palms:
             )
             if row is not None:
                 self.add(template_id, row["subject_id"], _vector_of(vault, row))
-        del self.missing[-_STEP:]
+            self.missing.pop()  # one by one: a read that breaks off loads none twice
         if not self.missing:
             self.mark = mark
         return bool(self.missing)
