@@ -21,7 +21,7 @@ from cloud_client.reference_server.ops import key_rotation
 from cloud_client.reference_server.ops.data_directory import DataDirectory
 from cloud_client.reference_server.ops.key_rotation import WRAPPED, SecretRotation, prepare, rotate
 from cloud_client.reference_server.store.base import CloudStore
-from cloud_client.reference_server.store.vault import Vault
+from cloud_client.reference_server.store.vault import KeyRing, Vault
 from tests.cloud_client.server.server_database import cluster, database_words
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post, start
@@ -306,3 +306,18 @@ with token.open(user_pin="1234") as session:
     for found in session.get_objects({pkcs11.Attribute.CLASS: pkcs11.ObjectClass.SECRET_KEY}):
         print(found.label)
 """
+
+
+def test_with_the_key_in_a_token_an_erasure_is_a_write(
+    own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL refuses it in a transaction for reading; on SQLite the palms would stay in memory."""
+    tenant = own_cloud.new_tenant()
+    partner = tenant.partner()
+    subject_id = partner.person()["subject_id"]
+    forgotten: list[tuple[str, str]] = []
+    monkeypatch.setattr(KeyRing, "in_token", True)
+    monkeypatch.setattr(own_cloud.api.service.palms, "forget", lambda *whose: forgotten.append(whose))
+    assert partner.get(f"/v1/subjects/{subject_id}")["subject_id"] == subject_id
+    partner.delete(f"/v1/subjects/{subject_id}")
+    assert (tenant.environment("test").stream, subject_id) in forgotten

@@ -321,13 +321,13 @@ class Api:
         def work(tx: Tx) -> ApiAnswer:
             return cast("Handler", operation.handler)(_checked(operation, call), tx)
 
+        if operation.writes:
+            return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
         # What opens a person asks the token for the person's key: never on the loop.
         asks_token = operation.surface is not Surface.PUBLIC and self.service.vault.kms.in_token
         if operation.lists or asks_token:
             return await self.store.read_aside(work)
-        if not operation.writes:
-            return await self.store.read(work)
-        return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
+        return await self.store.read(work)
 
     async def _done(self, call: Call, answer: ApiAnswer) -> ApiAnswer:
         if answer.forgets is not None:
