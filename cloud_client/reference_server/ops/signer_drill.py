@@ -83,11 +83,12 @@ def _newest(tx: Tx, use: str) -> tuple[Row, Row | None]:
 
 
 def _applied_bundles(tx: Tx) -> dict[tuple[str, str], list[str]]:
-    """The trust bundles that each device has acknowledged and that are still kept, as they were mailed."""
+    """The trust bundles, as mailed, that each device has acknowledged since its registration (those kept)."""
     found = defaultdict(list)
     for row in tx.all(
-        """SELECT tenant_id, device_id, body FROM inbox
-           WHERE kind = :kind AND acked_ms IS NOT NULL AND body IS NOT NULL""",
+        """SELECT i.tenant_id, i.device_id, i.body FROM inbox i
+           JOIN mail_boxes b ON b.tenant_id = i.tenant_id AND b.device_id = i.device_id
+           WHERE i.kind = :kind AND i.acked_ms IS NOT NULL AND i.body IS NOT NULL AND i.seq >= b.first_seq""",
         kind=MailKind.TRUST_BUNDLE.value,
     ):
         found[row["tenant_id"], row["device_id"]].append(row["body"])

@@ -83,6 +83,24 @@ def test_a_drill_names_every_key_and_what_is_known_of_each_device(own_cloud: Clo
     assert {key["kid_before"] for key in second["keys"]} == {key["kid"] for key in first["keys"]}
 
 
+def test_a_bundle_is_lost_with_the_registration_that_took_it(own_cloud: Cloud) -> None:
+    cloud, tenant = own_cloud, own_cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    mail, environment = Mailbox(device), tenant.environment("test")
+    cloud.clock.forward(s=1)
+    cloud.operate(lambda tx, vault, now: drill(tx, vault, HOUR_S, now))
+    bundle = cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
+    send(tenant, "svc.trust.bundle", bundle)
+    mail.fetch(partner)
+    mail.hand_in(partner, mail.report())
+    assert follows(cloud)["gate-1"]["seal"] == "trust_bundle"
+    partner.post("/v1/devices/gate-1/revoke", {"reason": "other"}, 200)
+    cloud.clock.forward(s=1)
+    tenant.device()
+    # The answer to the registration names the key to seal to that is in force, not the next one.
+    assert follows(cloud)["gate-1"]["seal"] == "unknown"
+
+
 def test_a_key_does_not_take_over_before_one_that_was_published_earlier(own_cloud: Cloud) -> None:
     """It would give that one an end, and the other would go on signing past it."""
 
