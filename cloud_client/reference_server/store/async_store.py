@@ -74,18 +74,20 @@ class _Purger:
         self._asked.set()
 
     def close(self) -> None:
-        """Try once more if something is left to do, then end."""
+        """Try once more, then end."""
         self._ending.set()
         self._asked.set()
         self._thread.join()
 
     def _serve(self) -> None:
         store: CloudStore | None = None
-        while not self._ending.is_set():
+        ended = False
+        while not ended:
             self._await_asked(store)
             self._asked.clear()
             pause_s, since_s = _PURGE_AGAIN_S, time.monotonic()
             while True:
+                ended = self._ending.is_set()
                 try:
                     if store is None:
                         store = connect_store(self._database)
@@ -93,8 +95,9 @@ class _Purger:
                         break
                 except StoreUnavailable as error:
                     log.warning("nothing can be purged: %s", error)
-                if self._ending.wait(pause_s):
+                if ended:
                     break
+                self._ending.wait(pause_s)
                 pause_s = min(pause_s * 2, _PURGE_AGAIN_MOST_S)
                 if time.monotonic() - since_s > _PURGE_WARN_S:
                     since_s = time.monotonic()

@@ -13,9 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.sqlite import SqliteStore
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Running, new_account, post, start
-from tests.until import until
+from tests.until import run, until
 
 pytestmark = on_sqlite
 
@@ -25,6 +28,14 @@ import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN")
 print(connection.execute("SELECT count(*) FROM subjects").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+_HOLDER = f"""{_READER.rpartition("sys.stdin.read()")[0]}
+sys.stdin.readline()
+connection.execute("COMMIT")
+print("ended", flush=True)
 sys.stdin.read()
 """
 
@@ -118,6 +129,38 @@ def test_what_a_server_leaves_the_next_one_does(tmp_path: Path) -> None:
     finally:
         running.process.kill()
         running.process.communicate()
+
+
+def test_a_server_that_stops_tries_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader has just ended, and its process goes on to hold the database: the log would stay as it is."""
+    path, content = tmp_path / "cloud.db", b"what was deleted"
+    purge, tries = SqliteStore.purge, list[bool]()
+
+    def tried(store: SqliteStore) -> bool:
+        tries.append(purge(store))
+        return tries[-1]
+
+    monkeypatch.setattr(SqliteStore, "purge", tried)
+    store = AsyncStore(path)
+
+    def write(tx: Tx) -> None:
+        tx.run("INSERT INTO key_marks (name, mark) VALUES ('k', :content)", content=content.decode())
+        tx.purge_after_commit = True
+
+    words = [sys.executable, "-c", _HOLDER, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        run(lambda: store.write(write))
+        until(lambda: tries.count(False) > 5)  # by now half a second passes between two of them
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        store.close()
+        left = path.with_name("cloud.db-wal").read_bytes()
+        process.communicate()
+    assert content not in left
 
 
 def test_the_log_is_emptied_under_load(running: Running, partner: httpx.Client) -> None:
