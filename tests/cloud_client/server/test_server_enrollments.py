@@ -379,7 +379,7 @@ def test_a_load_that_breaks_off_is_taken_up_where_it_broke_off(own_cloud: Cloud)
             return super().one(sql, **params)
 
     def found() -> list[int]:
-        probes = [PalmProbe("nobody", (vector(seed),), 0.9) for seed in range(2, 8)]
+        probes = [PalmProbe("other", (vector(seed),), 0.9) for seed in range(2, 8)]
         return [len(read_once(own_cloud, partial(search, probe=probe)).template_ids) for probe in probes]
 
     def search(tx: Tx, probe: PalmProbe) -> PalmsFound:

@@ -148,27 +148,31 @@ async def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(de
         assert "never retrieved" not in "".join(said)
 
 
-async def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
-    device: Device, tmp_path: Path
-) -> None:
-    disk_is_done = tmp_path / "disk is done"
-    # The same daemon, on a disk that is done with the first step of the wipe when the test says so.
-    program = f"""
+def on_a_slow_disk(asked: Path, done: Path) -> str:
+    """The same daemon, on a disk that makes `asked` at the first step of a wipe, and is done with it when the
+    test makes `done`."""
+    return f"""
 import time
 from pathlib import Path
 from device.core import palmd, running_wipe
 begin_wipe = running_wipe.begin_wipe
 def begin_slowly(*given):
-    while not Path({str(disk_is_done)!r}).exists():
+    Path({str(asked)!r}).touch()
+    while not Path({str(done)!r}).exists():
         time.sleep(0.01)
     begin_wipe(*given)
 running_wipe.begin_wipe = begin_slowly
 palmd.main()
 """
 
+
+async def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
+    device: Device, tmp_path: Path
+) -> None:
+    asked, disk_is_done = tmp_path / "asked", tmp_path / "disk is done"
     with PtyPair() as pair:
         port = device.plug(pair)
-        with device.altered(program):
+        with device.altered(on_a_slow_disk(asked, disk_is_done)):
             async with validator_at(port, device.board) as validator:
                 await validator.wait_serving()
                 order = asyncio.create_task(ask_carrier(device, "status", wipe_order(device)))
@@ -293,33 +297,19 @@ async def test_an_order_that_comes_behind_a_technicians_reset_leaves_nothing(dev
 async def test_a_technicians_reset_is_carried_out_when_nothing_waits_for_its_answer_any_more(
     device: Device, tmp_path: Path
 ) -> None:
-    """Ctrl-C at `palmctl factory-reset`: the order is on the disk, so the next start would carry it out."""
-    begun, goes_on = tmp_path / "begun", tmp_path / "goes on"
-    # The same daemon, on a disk that is done with the order when the test says so.
-    program = f"""
-import time
-from pathlib import Path
-from device.core import palmd, running_wipe
-begin_wipe = running_wipe.begin_wipe
-def begin_slowly(*given):
-    begin_wipe(*given)
-    Path({str(begun)!r}).touch()
-    while not Path({str(goes_on)!r}).exists():
-        time.sleep(0.01)
-running_wipe.begin_wipe = begin_slowly
-palmd.main()
-"""
+    """Ctrl-C at `palmctl factory-reset`: the order reaches the disk, so the next start would carry it out."""
+    asked, disk_is_done = tmp_path / "asked", tmp_path / "disk is done"
     with PtyPair() as pair:
         device.plug(pair)
-        with device.altered(program) as process:
+        with device.altered(on_a_slow_disk(asked, disk_is_done)) as process:
             await until(lambda: device.status().device_id != "")
             client = await IpcClient.connect(device.control_socket)
             named = DeviceNamed(device.config.device.id).to_obj()
-            asked = asyncio.create_task(client.call("factory_reset", timeout_s=RESET_WITHIN_S, **named))
-            await until(begun.exists)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            reset = asyncio.create_task(client.call("factory_reset", timeout_s=RESET_WITHIN_S, **named))
+            await until(asked.exists)
+            reset.cancel()
+            await asyncio.gather(reset, return_exceptions=True)
             await until(lambda: device.status().device_id != "")
-            goes_on.touch()
+            disk_is_done.touch()
             assert await asyncio.to_thread(process.wait, 20) == 0
             assert list(device.config.device.state_dir.iterdir()) == []

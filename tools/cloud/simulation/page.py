@@ -119,7 +119,7 @@ class SimulationPage:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     def _take_in(self, place: Path, tasks: asyncio.TaskGroup) -> None:
-        """Let a gate of the folder live. One that cannot be opened is tried again: it may be half copied."""
+        """Let a gate of the folder live. Tried again where it cannot be opened: it may be half copied."""
         try:
             trust = load_trust(place / "trust.json")
             if trust.tenant_id == self._site.tenant_id:
